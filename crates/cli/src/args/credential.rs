@@ -50,7 +50,7 @@ pub struct Grant {
 /// Sign that another key may do a part of what a credential allows you.
 ///
 /// Nothing can be gained by passing on: rights, time and scope are those of the credential or less, and `--depth` must have been
-/// granted. Nobody is asked.
+/// granted. Nobody is asked. Nothing is signed below a credential whose signatures do not hold, or that has ended by this machine's clock.
 ///
 /// Example:
 ///   quorate delegate bob.cred --key bob.key --to KEY --rights r > carol.cred

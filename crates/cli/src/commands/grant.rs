@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::fuse::OBJECT;
-use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window, armour};
+use quorate_credential::{
+    Caveat, Chain, ObjectId, Rights, Scope, Terms, Trust, VolumeId, Window, armour, calendar,
+};
 use quorate_net::{Group, Identity, hex, keys};
 use quorate_wire::{Digest, KeyPair, PublicKey};
 use rustix::io::Errno;
@@ -206,6 +208,27 @@ fn check_signer(group: &Group, found: &Found, signer: &PublicKey, is_named: bool
     }
 }
 
+/// Refuses to sign below a credential with which what is signed would be worth nothing anywhere: one that was changed, or has ended. Whose it is to issue the
+/// first link, only who has the group file can tell.
+fn check_parent(chain: &Chain, now: u64) -> Result<()> {
+    let trust = Trust {
+        volume: chain.volume(),
+        owners: &[chain.owner()],
+    };
+    let grant = chain.verify(&trust).map_err(|why| {
+        anyhow!("it does not hold, so nothing can be passed on from it: {why}. Ask who has sent it for it again")
+    })?;
+    let end = grant.window.not_after;
+    if end < now {
+        bail!(
+            "it ended with {} UTC, so nothing can be passed on from it: ask for a new one (by this machine's clock it is {} UTC)",
+            calendar::show(end),
+            calendar::show(now)
+        );
+    }
+    Ok(())
+}
+
 pub fn delegate(args: &Delegate) -> Result<()> {
     let read = credential::read(&args.file)?;
     let chain = read.chain;
@@ -218,6 +241,7 @@ pub fn delegate(args: &Delegate) -> Result<()> {
             args.key.display()
         );
     }
+    check_parent(&chain, credential::now()).with_context(|| args.file.display().to_string())?;
     let last = &chain.links().last().context("a chain has a link")?.terms;
     let scope = match &args.path {
         None => last.scope,
@@ -331,6 +355,50 @@ mod tests {
         assert_eq!(said(3, reads | Rights::REVOKE, Rights::ALL), "");
         // It could not be given either.
         assert!(said(1, reads, reads | Rights::DELEGATE).contains("has not"));
+    }
+
+    /// Nothing is signed below what has ended or was changed; below what is still to begin it is.
+    #[test]
+    fn what_is_worth_nothing_is_not_passed_on() {
+        let [owner, bob, carol] = [1, 2, 3].map(|seed| KeyPair::from_seed(&[seed; 32]));
+        let terms = |to: &KeyPair, depth| Terms {
+            subject: to.public(),
+            scope: Scope {
+                object: ObjectId(1),
+                subtree: true,
+            },
+            rights: Rights::READ | Rights::DELEGATE,
+            window: Window {
+                not_before: 100,
+                not_after: 200,
+            },
+            depth,
+            serial: 7,
+            caveats: Vec::new(),
+        };
+        let chain = Chain::issue(VolumeId(Digest([9; 32])), &owner, terms(&bob, 2)).unwrap();
+        let chain = chain.delegate(&bob, terms(&carol, 1)).unwrap();
+        for now in [0, 100, 200] {
+            check_parent(&chain, now).unwrap();
+        }
+        let said = |chain: &Chain, now| check_parent(chain, now).unwrap_err().to_string();
+        let ended = said(&chain, 201);
+        assert!(
+            ended.contains("ended with 1970-01-01 00:03:20 UTC"),
+            "{ended}"
+        );
+        // The last byte of each link's signature.
+        let bytes = chain.to_bytes();
+        for (link, at) in [(2, bytes.len() - 1), (1, 66 + 141 - 1)] {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            let changed = Chain::from_bytes(changed.into()).unwrap();
+            let said = said(&changed, 100);
+            assert!(
+                said.contains(&format!("link {link} is not signed by its issuer")),
+                "{said}"
+            );
+        }
     }
 
     /// Who signs what modes keep the holder from is told: as whom the holder acts, and what it can't do.
