@@ -36,5 +36,6 @@ mod semantics;
 mod sharing;
 #[path = "../../../execution/tests/it/support/mod.rs"]
 mod support;
+mod taken_names;
 mod tree;
 mod widening;
