@@ -24,6 +24,8 @@ pub const FOR_TESTS: &[Need] = &[
     // Networks of their own for what the kernel passes on.
     ("ip", "iproute2"),
     ("setpriv", "util-linux"),
+    // Reads the units as systemd would; none is started.
+    ("systemd-analyze", "systemd"),
     ("pkill", "procps"),
     // Maps files into memory, and changes them there.
     ("python3", "python3"),

@@ -34,7 +34,7 @@ pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};
 
 /// A test can't have what it needs: it is skipped, with a word, and fails where continuous integration runs.
 #[cfg(test)]
-fn left_out(why: &str) {
+pub(crate) fn left_out(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "{why}");
     println!("skipped: {why}");
 }

@@ -353,6 +353,30 @@ mod tests {
 
     /// A unit's limit ends no replica that keeps to the bounds that are told: half of their sum more is for what is not counted there,
     /// the allocator, what TLS holds and the supervisor.
+    /// systemd understands each line of the units, and does not pass over one as it does with a word that it does not know.
+    #[test]
+    fn units_are_what_systemd_understands() {
+        let place = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
+        let mut command = std::process::Command::new("systemd-analyze");
+        command.args(["verify", "--man=no", "--recursive-errors=no"]);
+        for unit in ["quorate-keyholder", "quorate-replica"] {
+            let text = std::fs::read_to_string(from.join(format!("{unit}@.service"))).unwrap();
+            // The program need not be installed.
+            let text = text.replace("ExecStart=/usr/bin/quorate ", "ExecStart=/bin/sh ");
+            let path = place.path().join(format!("{unit}@2.service"));
+            std::fs::write(&path, text).unwrap();
+            command.arg(path);
+        }
+        let Ok(verified) = command.output() else {
+            return crate::supervision::left_out("systemd-analyze (Debian: systemd) is missing");
+        };
+        let said = String::from_utf8_lossy(&verified.stderr);
+        let about_ours = said.lines().filter(|line| line.contains("quorate"));
+        let about_ours: Vec<&str> = about_ours.collect();
+        assert!(verified.status.success() && about_ours.is_empty(), "{said}");
+    }
+
     #[test]
     fn a_unit_has_room_for_what_a_sound_replica_may_take() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
