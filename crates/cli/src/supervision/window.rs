@@ -213,7 +213,7 @@ pub fn lines(windows: &BTreeMap<u8, Value>, n: usize) -> Vec<String> {
 }
 
 /// What no window is about; see "What is left" in docs/recovery.md.
-pub const EXCEPT: &str = "not for a replica that somebody cuts off from all sound ones, which learns of no newer keys, nor for a client that is, which believes each key for as long as three periods if the group file says how long these are, nor for clients' former MAC keys, which one replica takes for 30 s after their link has gone";
+pub const EXCEPT: &str = "not for a replica that somebody cuts off from all sound ones, which learns of no newer keys, nor for a client that is, which believes each key for as long as three periods if the group file says how long these are, nor for clients' former MAC keys, which one replica takes after their link has gone, for less than the time in which keys are renewed once, and for 30 s at the most";
 
 fn all_claimed(windows: &BTreeMap<u8, Value>) -> bool {
     windows.values().all(|w| w["claimed_ms"].is_u64())
