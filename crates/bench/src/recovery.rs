@@ -75,8 +75,10 @@ pub struct Recovered {
     pub state_mb: usize,
     /// Whether one of a hundred chunks was overwritten before.
     pub tampered: bool,
-    /// Each recovery.
+    /// Each recovery that came to its end.
     pub rounds: Vec<Phases>,
+    /// How many came to nothing.
+    pub missed: usize,
     /// Errors that the client saw that worked meanwhile.
     pub client_errors: usize,
 }
@@ -92,8 +94,10 @@ pub struct Got {
     pub p99_ms: f64,
     /// How many could not be written, or were read back wrongly.
     pub errors: usize,
-    /// How many recoveries there were meanwhile.
+    /// How many recoveries there were meanwhile that came to their end.
     pub recoveries: usize,
+    /// How many came to nothing.
+    pub missed: usize,
 }
 
 /// One way to go on, beside others in the same run.
@@ -168,6 +172,7 @@ async fn phases(options: &Options, state_mb: usize, report: &mut Recovery) -> Re
         state_mb,
         tampered,
         rounds: Vec::new(),
+        missed: 0,
         client_errors: 0,
     };
     report.recovered.extend([of(false), of(true)]);
@@ -180,15 +185,18 @@ async fn phases(options: &Options, state_mb: usize, report: &mut Recovery) -> Re
             let work = Work::start(site.mount(), 1);
             let phases = site.recover(replica).await?;
             let got = work.end();
+            let how = phases.map_or("missed".into(), |phases| {
+                let total = phases.total / 1000.0;
+                format!("{total:.1} s, {} pieces damaged", phases.damaged)
+            });
             eprintln!(
-                "{state_mb} MB, {}, round {}: {:.1} s, {} pieces damaged",
+                "{state_mb} MB, {}, round {}: {how}",
                 if tampered { "1 % overwritten" } else { "sound" },
                 round + 1,
-                phases.total / 1000.0,
-                phases.damaged,
             );
             let row = &mut report.recovered[first + at];
-            row.rounds.push(phases);
+            row.missed += usize::from(phases.is_none());
+            row.rounds.extend(phases);
             row.client_errors += got.errors;
         }
     }
@@ -209,22 +217,23 @@ async fn recoveries(options: &Options, report: &mut Recovery) -> Result<()> {
     for (round, at) in in_turns(options.run.rounds, periods.len()) {
         let work = Work::start(site.mount(), WRITERS);
         let begin = Instant::now();
-        let mut recovered: u32 = 0;
+        let (mut begun, mut missed) = (0, 0);
         if let Some(period) = periods[at] {
             let apart = Duration::from_secs(period) / u32::from(REPLICAS);
             for replica in (0..options.in_a_row).flat_map(|_| 0..REPLICAS) {
-                sleep_until(begin + apart * recovered).await;
-                site.recover(replica).await?;
-                recovered += 1;
-                eprint!("\rrecoveries every {period} s: {recovered} so far ");
+                sleep_until(begin + apart * begun).await;
+                missed += u32::from(site.recover(replica).await?.is_none());
+                begun += 1;
+                eprint!("\rrecoveries every {period} s: {begun} so far, {missed} missed ");
             }
             eprintln!();
-            sleep_until(begin + apart * recovered).await;
+            sleep_until(begin + apart * begun).await;
         } else {
             sleep(calm).await;
         }
         let got = Got {
-            recoveries: recovered as usize,
+            recoveries: (begun - missed) as usize,
+            missed: missed as usize,
             ..work.end()
         };
         tell("recoveries", periods[at], round, &got);

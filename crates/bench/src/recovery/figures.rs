@@ -56,7 +56,7 @@ fn phases(recovery: &Recovery) -> Table {
     let rows: Vec<_> = recovery
         .recovered
         .iter()
-        .filter(|r| !r.rounds.is_empty())
+        .filter(|r| !r.rounds.is_empty() || r.missed > 0)
         .collect();
     let names = rows.iter().map(|row| {
         let kind = if row.tampered {
@@ -94,6 +94,7 @@ fn phases(recovery: &Recovery) -> Table {
     row("pieces damaged", &|row| {
         show(median(row.rounds.iter().map(|p| p.damaged).collect()))
     });
+    row("came to nothing", &|row| row.missed.to_string());
     row("client errors", &|row| row.client_errors.to_string());
     table
 }
@@ -107,6 +108,7 @@ fn compared(title: &str, rows: &[&Compared]) -> Table {
         "p99 ms",
         "errors",
         "recoveries",
+        "missed",
     ];
     let mut table = Table::new(title, &heads);
     let of =
@@ -129,6 +131,11 @@ fn compared(title: &str, rows: &[&Compared]) -> Table {
             row.rounds
                 .iter()
                 .map(|got| got.recoveries)
+                .sum::<usize>()
+                .to_string(),
+            row.rounds
+                .iter()
+                .map(|got| got.missed)
                 .sum::<usize>()
                 .to_string(),
         ]);
@@ -224,6 +231,7 @@ mod tests {
             state_mb: 20,
             tampered: true,
             rounds: vec![round(1_000.0), round(3_000.0), round(9_000.0)],
+            missed: 1,
             client_errors: 2,
         });
         let row = |period_s, ops_per_s| Compared {
@@ -231,6 +239,7 @@ mod tests {
             period_s,
             rounds: vec![Got {
                 ops_per_s,
+                missed: period_s.map_or(0, |_| 3),
                 ..Got::default()
             }],
         };
@@ -249,7 +258,9 @@ mod tests {
             ["total", "3.00", "42.59", "143.68"]
         );
         assert_eq!(line(&text[0], "client errors"), ["client", "errors", "2"]);
+        assert_eq!(line(&text[0], "came to nothing")[3], "1");
         assert_eq!(line(&text[1], "15 s")[2..5], ["198", "99.0", "%"]);
+        assert_eq!(line(&text[1], "15 s").last().unwrap(), "3");
         let plot = &plots(&recovery)[1].1;
         assert_eq!(plot.lines[0].1, [(15.0, 198.0)]);
         assert_eq!(plot.lines[1].1, [(15.0, 200.0)]);

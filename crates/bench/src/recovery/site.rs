@@ -107,8 +107,8 @@ impl Site {
         Ok(())
     }
 
-    /// Has a replica recover.
-    pub async fn recover(&mut self, replica: u8) -> Result<Phases> {
+    /// Has a replica recover; `None` where that comes to nothing, and it goes on with what it had.
+    pub async fn recover(&mut self, replica: u8) -> Result<Option<Phases>> {
         let until = Instant::now() + PATIENCE;
         loop {
             let mut command = Command::new(&self.program);
@@ -117,9 +117,14 @@ impl Site {
             let ended = command.kill_on_drop(true).output().await?;
             if ended.status.success() {
                 let told = serde_json::from_slice(&ended.stdout)?;
-                return phases(&told).context("what the supervisor tells has gaps");
+                let phases = phases(&told).context("what the supervisor tells has gaps");
+                return phases.map(Some);
             }
             let why = String::from_utf8_lossy(&ended.stderr);
+            if is_missed(&why) {
+                eprintln!("\nreplica {replica}: {}", why.trim());
+                return Ok(None);
+            }
             if Instant::now() > until || !why.contains("the group would stop") {
                 bail!("replica {replica} does not recover: {why}");
             }
@@ -165,6 +170,11 @@ impl Drop for Site {
     }
 }
 
+/// Whether a recovery was begun and came to nothing, by what `quorate recover` says: how often that is so is a result as well.
+fn is_missed(why: &str) -> bool {
+    why.contains("came to nothing")
+}
+
 /// What a recovery took, from what the supervisor tells of it.
 fn phases(told: &Value) -> Option<Phases> {
     let of = |value: &Value, name: &str| value[name].as_u64().map(|n| n as f64);
@@ -192,6 +202,16 @@ fn phases(told: &Value) -> Option<Phases> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A recovery that came to nothing is a result; one that could not begin is none.
+    #[test]
+    fn what_came_to_nothing_is_told_from_what_could_not_begin() {
+        assert!(is_missed(
+            "quorate: its recovery came to nothing: the others did not get on without it, since"
+        ));
+        assert!(!is_missed("quorate: without it the group would stop"));
+        assert!(!is_missed("quorate: nobody answers"));
+    }
 
     /// The phases add up to the whole; a replica that tells nothing has none.
     #[test]

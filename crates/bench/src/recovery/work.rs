@@ -57,6 +57,7 @@ impl Work {
             p99_ms: share(&took, 0.99),
             errors: done.iter().map(|d| d.errors).sum(),
             recoveries: 0,
+            missed: 0,
         }
     }
 }
