@@ -142,7 +142,7 @@ pub struct Up {
     /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time. A group is made so that its clients rely on it.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,
-    /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
+    /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. What `quorate schedule --every` sets later holds until another word stands here.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
     /// Leave replicas that die dead.

@@ -218,7 +218,8 @@ pub struct Supervise {
     /// not lead to it from this machine, as behind address translation. Repeatable.
     #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
     pub route: Vec<(u8, String)>,
-    /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory.
+    /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory (--state). What `quorate schedule --every` sets later holds, also when this process is started
+    /// again with the same word here; another word here holds again.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
     /// Run the replica only while this program's digest stands in FILE: lines of `quorate programs`. It is looked at before each start; what
@@ -295,7 +296,7 @@ pub struct ScheduleArgs {
     /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// From now on so often (90s, 10m, 2h), or `off`. At the least 20s, and where replicas have key holders more than half of what the group file says of
+    /// From now on so often (90s, 10m, 2h), or `off`, also where a --recover-every with which the supervisor is started again says what it said before. At the least 20s, and where replicas have key holders more than half of what the group file says of
     /// their keys (30s where that is more): key holders sign for no more recoveries.
     #[arg(long, value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,

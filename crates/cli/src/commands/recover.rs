@@ -78,10 +78,17 @@ pub fn lines(schedule: &Value) -> Vec<String> {
             .unwrap_or("has not recovered yet");
         format!("replica {}: {next}; {last}", replica["id"])
     }));
+    lines.extend(alarms(schedule).map(|text| format!("ALARM: {text}")));
     lines.extend(elsewhere(schedule).map(|(id, text)| alarm(id, text)));
     let window = schedule["window"].as_array().into_iter().flatten();
     lines.extend(window.filter_map(Value::as_str).map(Into::into));
     lines
+}
+
+/// What a supervisor finds wrong with what it goes by itself.
+pub fn alarms(told: &Value) -> impl Iterator<Item = &str> {
+    let alarms = told["alarms"].as_array().into_iter().flatten();
+    alarms.filter_map(Value::as_str)
 }
 
 /// Of which replicas that are not run from there a supervisor says that they do not recover.

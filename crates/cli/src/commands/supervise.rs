@@ -61,13 +61,12 @@ pub fn run(args: &Supervise) -> Result<()> {
         account,
         arguments,
     };
-    let mut schedule = Schedule::load(&state)?;
-    if let Some(every) = args.every {
-        if every.0.is_some() {
-            check_may_recover(&group).map_err(anyhow::Error::msg)?;
-        }
-        schedule.set(every.0, signing_pace(&group))?;
+    let mut schedule = Schedule::load(&state);
+    let every = args.every.map(|every| every.0);
+    if every.flatten().is_some() {
+        check_may_recover(&group).map_err(anyhow::Error::msg)?;
     }
+    schedule.hear_command_line(every, signing_pace(&group))?;
     let programs = args.programs.clone().map(Programs::new);
     let runtime = commands::runtime()?;
     // Starting a process needs the runtime.

@@ -267,7 +267,8 @@ fn set_key_refresh(args: &Up, group: &Group, schedule: &mut Schedule) -> Result<
             "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
         );
     }
-    schedule.set_key_refresh(commands::new_key_refresh(group, every)?)
+    schedule.set_key_refresh(commands::new_key_refresh(group, every)?);
+    Ok(())
 }
 
 async fn serve(
@@ -278,13 +279,12 @@ async fn serve(
 ) -> Result<()> {
     warn_of_too_many_faults(args, group.quorum());
     let mut display = Display::new(args.json);
-    let mut schedule = Schedule::load(data)?;
-    if let Some(every) = args.every {
-        if every.0.is_some() {
-            check_may_recover(&group).map_err(anyhow::Error::msg)?;
-        }
-        schedule.set(every.0, signing_pace(&group))?;
+    let mut schedule = Schedule::load(data);
+    let every = args.every.map(|every| every.0);
+    if every.flatten().is_some() {
+        check_may_recover(&group).map_err(anyhow::Error::msg)?;
     }
+    schedule.hear_command_line(every, signing_pace(&group))?;
     set_key_refresh(args, &group, &mut schedule)?;
     let (records, word) = Records::load(data);
     let launches = launches(args, data, &group);

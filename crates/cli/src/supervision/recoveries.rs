@@ -25,7 +25,7 @@ use super::control::{Answer, Request};
 use super::intentions::Intentions;
 use super::others::{Others, alarm};
 use super::records::{Ended, Missed, Records};
-use super::schedule::{Schedule, signing_pace};
+use super::schedule::{self, Schedule, signing_pace};
 use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::{self, status::Reports};
@@ -166,13 +166,10 @@ impl Recoveries {
             self.schedule.set(every, signing_pace(&self.group))?;
             let dropped = self.drop_intended_turn(children);
             self.turns = self.turns_anew(dropped);
-            events.push(match s {
-                0 => "replicas do not recover by themselves".into(),
-                _ => format!("each replica recovers every {s} s"),
-            });
+            events.push(schedule::word(s));
         }
         if let Some(every) = refresh {
-            self.schedule.set_key_refresh(every)?;
+            self.schedule.set_key_refresh(every);
             children.set_key_refresh(every);
             events.push(match every.as_millis() {
                 0 => "replicas that are started do not renew their keys".into(),
@@ -210,6 +207,7 @@ impl Recoveries {
             (None, None) => self.look_at_clock(reports, children).into_iter().collect(),
         };
         events.extend(unnoted);
+        events.extend(self.schedule.look());
         events.extend(self.look_for_alarms(reports, children));
         let (quorum, every) = (self.group.quorum(), self.schedule.every());
         let is_ours = |id| children.has(id);
@@ -422,6 +420,7 @@ impl Recoveries {
                 "window": window,
             })
         };
+        let alarms = self.schedule.alarms();
         let elsewhere = |(id, text): (u8, String)| json!({ "id": id, "text": text });
         json!({
             "every_s": self.schedule.every().map(|every| every.as_secs()),
@@ -429,6 +428,7 @@ impl Recoveries {
             "recovering": self.going.as_ref().map(|going| going.replica),
             "longest_recovery_ms": longest.filter(|ms| *ms > 0),
             "replicas": windows.iter().map(replica).collect::<Vec<_>>(),
+            "alarms": alarms.collect::<Vec<_>>(),
             "elsewhere": self.others.late(now).map(elsewhere).collect::<Vec<_>>(),
             "window": window::lines(&windows, n),
         })

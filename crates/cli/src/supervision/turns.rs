@@ -129,7 +129,7 @@ mod tests {
     const BEGIN: u64 = 1_800_000_000_000;
 
     fn schedule(directory: &tempfile::TempDir) -> Schedule {
-        let mut schedule = Schedule::load(directory.path()).unwrap();
+        let mut schedule = Schedule::load(directory.path());
         let every = Some(Duration::from_millis(EVERY_MS));
         schedule.set(every, None).unwrap();
         schedule

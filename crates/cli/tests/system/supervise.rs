@@ -341,6 +341,53 @@ fn a_disk_that_was_away_is_not_believed() {
     fs::remove_dir_all(&data).expect("it goes");
     fs::rename(&away, &data).expect("the disk is back");
     let supervisor = start();
+/// A schedule that is damaged is told of, and keeps no replica from running. What an operator sets holds when the supervisor is started again with the command line that it had.
+#[test]
+fn a_schedule_outlives_damage_and_command_lines() {
+    let mut group = Group::start();
+    group.kill(3);
+    let list = group.directory().join("programs");
+    let data = group.directory().join("replica-3");
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    fs::write(data.join("schedule.json"), "{ \"recover_ev").expect("a schedule");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let start = |options: &[&str]| {
+        let supervisor = Supervisor::start_with(binary, &group, 3, &list, options);
+        eventually("its replica runs", || supervisor.replica().is_some());
+        supervisor
+    };
+    let schedule = |options: &[&str]| {
+        let mut told = None;
+        eventually("it answers", || {
+            let mut asked = quorate();
+            asked.args(["schedule", "--data"]).arg(&data).args(options);
+            let ended = told.insert(finish(&mut asked, Patience::default()));
+            ended.code() == 0
+        });
+        told.expect("it has answered").stdout
+    };
+    let supervisor = start(&[]);
+    Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
+    let told = schedule(&[]);
+    assert!(told.contains("ALARM: the schedule of recoveries"), "{told}");
+    let said = supervisor.said();
+    assert!(said.contains("ALARM: the schedule of recoveries"), "{said}");
+    let told = schedule(&["--every", "300h"]);
+    assert!(told.contains("every 1080000 s") && !told.contains("ALARM: the schedule"));
+    drop(supervisor);
+
+    // A new word, and what is set after it.
+    let supervisor = start(&["--recover-every", "200h"]);
+    assert!(schedule(&[]).contains("every 720000 s"));
+    schedule(&["--every", "300h"]);
+    drop(supervisor);
+    let supervisor = start(&["--recover-every", "200h"]);
+    assert!(schedule(&[]).contains("every 1080000 s"));
+    eventually("it says so", || {
+        supervisor.said().contains("--recover-every had said")
+    });
+}
+
     eventually("there is an alarm", || {
         let said = supervisor.said();
         said.contains("ALARM") && said.contains("not the directory")

@@ -102,6 +102,11 @@ pub fn text(
             "Replicas of other machines that have not recovered in time, as supervisors here see it",
             of_group(recoveries.late_elsewhere() as f64),
         );
+        text.gauge(
+            "supervisor_alarms",
+            "What supervisors find wrong with what they go by: a program that was changed, a schedule that is lost or not kept",
+            of_group(recoveries.alarms() as f64),
+        );
     }
     text.gauge(
         "supervisors_away",

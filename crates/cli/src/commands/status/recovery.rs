@@ -1,6 +1,6 @@
 //! What the supervisors on this machine say of the replicas' recoveries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const UNHEARD: &str = "no supervisor was heard: no window of vulnerability is cl
 pub struct Recoveries {
     /// Of each replica what its own does.
     told: BTreeMap<u8, Value>,
+    /// What they find wrong with what they go by themselves.
+    alarms: BTreeSet<String>,
     /// Of those that others should have recover what one says that does not run them.
     elsewhere: BTreeMap<u64, String>,
     /// Why those that were named could not be asked.
@@ -76,6 +78,8 @@ impl Recoveries {
                 }
                 Ok(Err(_)) | Err(_) => continue,
             };
+            let alarms = recover::alarms(&answer).map(str::to_string);
+            self.alarms.extend(alarms);
             for (id, text) in recover::elsewhere(&answer) {
                 self.elsewhere.insert(id, text.to_string());
             }
@@ -126,8 +130,14 @@ impl Recoveries {
         }
         let elsewhere = self.elsewhere.iter();
         let elsewhere = elsewhere.map(|(id, text)| alarm(id, text));
-        let lines = window_lines(&self.windows(), quorum.n());
-        lines.into_iter().chain(elsewhere).chain(failed).collect()
+        let alarms = self.alarms.iter().map(|text| format!("ALARM: {text}"));
+        let lines = window_lines(&self.windows(), quorum.n()).into_iter();
+        lines.chain(alarms).chain(elsewhere).chain(failed).collect()
+    }
+
+    /// How much supervisors find wrong with what they go by.
+    pub fn alarms(&self) -> usize {
+        self.alarms.len()
     }
 
     /// Of how many replicas that are not run from here it is known that they don't recover.
@@ -175,6 +185,21 @@ pub(super) mod tests {
         assert_eq!(lines.last().unwrap(), "ALARM: replica 2: it is late");
         assert!(recover::lines(&answer).contains(lines.last().unwrap()));
         assert_eq!(all.late_elsewhere(), 1);
+    }
+
+    /// What a supervisor finds wrong with what it goes by is told, in the words of `quorate schedule`, and once where several say it.
+    #[test]
+    fn what_supervisors_find_wrong_is_told() {
+        let mut all = recoveries(&[(0, Some(5))]);
+        let answer = json!({ "alarms": ["its schedule is lost"] });
+        for _ in 0..2 {
+            all.alarms
+                .extend(recover::alarms(&answer).map(str::to_string));
+        }
+        let lines = all.lines(Quorum::new(4).unwrap());
+        assert_eq!(lines.last().unwrap(), "ALARM: its schedule is lost");
+        assert_eq!(lines.iter().filter(|line| line.contains("lost")).count(), 1);
+        assert!(recover::lines(&answer).contains(lines.last().unwrap()));
     }
 
     /// The group's window is the longest of all its replicas' windows, and there is none where one is missing or unknown.

@@ -181,8 +181,11 @@ async fn serve(
     for (name, group) in groups {
         let own = data.join(&name);
         let launches = super::launches(args, &own, &group);
-        let mut schedule = Schedule::load(&own)?;
+        let mut schedule = Schedule::load(&own);
         super::set_key_refresh(args, &group, &mut schedule)?;
+        let told = schedule.look();
+        told.iter()
+            .for_each(|text| display.event(&format!("{name}: {text}")));
         let refresh = schedule.key_refresh();
         let children = Children::start(launches, !args.no_restart, None, None, refresh, None)?;
         let identity = status::of_directory(&group, &own)?;

@@ -109,7 +109,7 @@ fn say(place: &Path, report: Option<&Report>) {
 
 fn recoveries(place: &Path) -> Recoveries {
     let (records, _) = Records::load(place);
-    Recoveries::new(group(), Schedule::load(place).unwrap(), records, place)
+    Recoveries::new(group(), Schedule::load(place), records, place)
 }
 
 /// Sets another period each time, in which the turn of this one is on and will be for a while.
@@ -456,7 +456,7 @@ async fn none_recovers_that_could_not_come_back() {
         ..Default::default()
     };
     let (records, _) = Records::load(place);
-    let schedule = Schedule::load(place).unwrap();
+    let schedule = Schedule::load(place);
     let group = (*group()).clone().with_protocol(protocol);
     let mut recoveries = Recoveries::new(Arc::new(group), schedule, records, place);
     let refused = recoveries.begin(ID, true, &reports(), &mut children);
@@ -477,7 +477,7 @@ async fn one_alone_has_no_schedule() {
     say(place, None);
     let mut children = children(place, None);
     let (records, _) = Records::load(place);
-    let schedule = Schedule::load(place).unwrap();
+    let schedule = Schedule::load(place);
     let replica = (
         "127.0.0.1:7400".to_string(),
         KeyPair::from_seed(&[1; 32]).public(),
