@@ -223,7 +223,8 @@ pub struct Supervise {
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
     /// Run the replica only while this program's digest stands in FILE: lines of `quorate programs`. It is looked at before each start; what
-    /// runs is what was looked at. Else the replica stays as it is, with an alarm.
+    /// runs is what was looked at. Where the program's file is another one since, or FILE can't be read, what was listed last runs on from memory, also when the replica recovers, with an alarm. Where
+    /// that was taken off FILE as well the replica stays as it is.
     #[arg(long, value_name = "FILE")]
     pub programs: Option<PathBuf>,
     /// Keep a watchdog of this machine quiet, such as /dev/watchdog: if this process stands still, the machine starts again. systemd's
@@ -352,8 +353,6 @@ mod tests {
         assert_eq!(replica.key_holder, holder.socket);
     }
 
-    /// A unit's limit ends no replica that keeps to the bounds that are told: half of their sum more is for what is not counted there,
-    /// the allocator, what TLS holds and the supervisor.
     /// systemd understands each line of the units, and does not pass over one as it does with a word that it does not know.
     #[test]
     fn units_are_what_systemd_understands() {
@@ -378,6 +377,8 @@ mod tests {
         assert!(verified.status.success() && about_ours.is_empty(), "{said}");
     }
 
+    /// A unit's limit ends no replica that keeps to the bounds that are told: half of their sum more is for what is not counted there,
+    /// the allocator, what TLS holds and the supervisor.
     #[test]
     fn a_unit_has_room_for_what_a_sound_replica_may_take() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -99,7 +99,7 @@ impl Children {
     }
 
     pub(super) fn start_with(
-        starter: Starter,
+        mut starter: Starter,
         launches: Vec<Launch>,
         restart: bool,
         recovers: Option<u8>,
@@ -108,7 +108,7 @@ impl Children {
         for launch in launches {
             let recovers = recovers.is_some_and(|id| launch.role == Role::Replica(id));
             let mut process = Process::new(launch, recovers);
-            events.extend(process.look(&starter, true)?);
+            events.extend(process.look(&mut starter, true)?);
             processes.push(process);
         }
         Ok(Children {
@@ -145,8 +145,13 @@ impl Children {
     ///
     /// # Errors
     /// Why not.
-    pub fn admits(&self) -> Result<()> {
+    pub fn admits(&mut self) -> Result<()> {
         self.starter.admit().map(drop)
+    }
+
+    /// What is wrong with the program that replicas are to run.
+    pub fn alarm(&self) -> Option<&str> {
+        self.starter.alarm()
     }
 
     /// The highest number of a certificate of each replica that was seen from here; none in a group without key holders.
@@ -212,8 +217,9 @@ impl Children {
     pub fn look_after(&mut self) -> Result<Vec<String>> {
         let mut events = std::mem::take(&mut self.events);
         for process in &mut self.processes {
-            events.extend(process.look(&self.starter, self.restart)?);
+            events.extend(process.look(&mut self.starter, self.restart)?);
         }
+        events.extend(self.starter.look());
         Ok(events)
     }
 

@@ -420,7 +420,7 @@ impl Recoveries {
                 "window": window,
             })
         };
-        let alarms = self.schedule.alarms();
+        let alarms = self.schedule.alarms().chain(children.alarm());
         let elsewhere = |(id, text): (u8, String)| json!({ "id": id, "text": text });
         json!({
             "every_s": self.schedule.every().map(|every| every.as_secs()),

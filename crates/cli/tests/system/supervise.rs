@@ -102,8 +102,8 @@ fn put(program: &Path, content: &[u8]) {
     fs::rename(&beside, program).expect("it has its name");
 }
 
-/// The replica recovers while people work. When somebody has changed the program it is left as it is, with an alarm, and not started again
-/// when it dies; with the right program there again all goes on.
+/// The replica recovers while people work. When somebody has changed the program, or takes it away, the replica recovers all the same, and is started again when it
+/// dies: from the copy that its supervisor has kept, with an alarm until the right program is there again. What was taken off the list is not started.
 #[test]
 fn a_supervised_replica_recovers_and_runs_what_is_listed() {
     if !require_fuse() {
@@ -153,16 +153,61 @@ fn a_supervised_replica_recovers_and_runs_what_is_listed() {
     let mut tampered = right.clone();
     tampered.push(0);
     put(&binary, &tampered);
-    let before = supervisor.replica();
+    let digest = |program: &Path| {
+        let line = run(quorate().arg("programs").arg(program));
+        line.split_whitespace()
+            .next()
+            .expect("a digest")
+            .to_string()
+    };
+    let (wrong, good) = (digest(&binary), line.split_whitespace().next());
+    let alarms = || {
+        let mut asked = quorate();
+        asked.args(["schedule", "--json", "--data"]);
+        asked.arg(group.directory().join("replica-3"));
+        let told: Value = serde_json::from_str(&run(&mut asked)).expect("JSON");
+        told["alarms"].to_string()
+    };
+    // Told before anything is started.
+    eventually("there is an alarm", || {
+        let said = supervisor.said();
+        said.contains("ALARM: ") && said.contains(&wrong)
+    });
+    assert!(alarms().contains(&wrong) && alarms().contains(good.expect("a digest")));
+    let runs_what_is_right = |pid: Pid| {
+        let content = fs::read(format!("/proc/{}/exe", pid.as_raw_nonzero()));
+        assert!(content.expect("it runs") == right, "it runs another one");
+    };
+    let before = supervisor.replica().expect("it runs");
+    let ended = recover(&group, 3);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let after = supervisor.replica().expect("it runs");
+    assert_ne!(before, after);
+    runs_what_is_right(after);
+    fs::remove_file(&binary).expect("it goes");
+    kill_process(after, Signal::KILL).expect("it runs");
+    eventually("it is started again", || {
+        supervisor.replica().is_some_and(|pid| pid != after)
+    });
+    Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
+    runs_what_is_right(supervisor.replica().expect("it runs"));
+    assert!(alarms().contains("can't read the program"));
+    put(&binary, &right);
+    eventually("the alarm has ended", || alarms() == "[]");
+    assert!(supervisor.said().contains("on the list of programs again"));
+
+    // Not what was taken off.
+    fs::write(&list, "# none\n").expect("a list");
+    let before = supervisor.replica().expect("it runs");
     assert_said(&recover(&group, 3), 1, &["not on the list of programs"]);
-    assert_eq!(supervisor.replica(), before);
-    kill_process(before.expect("it runs"), Signal::KILL).expect("it runs");
+    assert_eq!(supervisor.replica(), Some(before));
+    kill_process(before, Signal::KILL).expect("it runs");
     eventually("there is an alarm", || {
         let said = supervisor.said();
         said.contains("ALARM: replica 3 is not started") && said.contains("not on the list")
     });
     assert_eq!(supervisor.replica(), None);
-    put(&binary, &right);
+    fs::write(&list, line).expect("a list");
     eventually("it is started again", || supervisor.replica().is_some());
     Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
     group.wait_until_they_agree(&[0, 1, 2, 3]);
@@ -296,51 +341,6 @@ fn a_replica_has_one_supervisor() {
     run(asked.arg(group.directory().join("replica-3")));
 }
 
-/// A replica recovers while its disk is not mounted, on what lies below. When the disk is back it recovers again, though all that it needs to go on
-/// with its log is there: that log is of before. Nothing of it is mistaken for a directory that it has had all the time.
-#[test]
-fn a_disk_that_was_away_is_not_believed() {
-    let mut group = Group::start();
-    group.kill(2);
-    let at = |name: &str| group.directory().join(name);
-    let (list, data, away, state) = (at("programs"), at("replica-2"), at("away"), at("state"));
-    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
-    let key = at("key-of-2");
-    fs::copy(data.join("key"), &key).expect("a key");
-    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
-    let options = [
-        "--state",
-        state.to_str().expect("a path in UTF-8"),
-        "--",
-        "--key",
-        key.to_str().expect("a path in UTF-8"),
-    ];
-    let start = || Supervisor::start_with(binary, &group, 2, &list, &options);
-    let all = || Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
-    let last = || {
-        let records = fs::read(state.join("recoveries.json")).unwrap_or_default();
-        let records: Value = serde_json::from_slice(&records).unwrap_or_default();
-        records["2"]["last"]["at_ms"].as_u64()
-    };
-    for _ in 0..2 {
-        let supervisor = start();
-        all();
-        let said = supervisor.said();
-        assert!(!said.contains("not the directory"), "{said}");
-    }
-    assert_eq!(last(), None);
-    fs::rename(&data, &away).expect("the disk goes");
-    let supervisor = start();
-    eventually("it says what is missing", || {
-        supervisor.said().contains("has no mark")
-    });
-    eventually("it recovers", || recover_at(&state, 2).code() == 0);
-    all();
-    drop(supervisor);
-    let first = last().expect("it has recovered");
-    fs::remove_dir_all(&data).expect("it goes");
-    fs::rename(&away, &data).expect("the disk is back");
-    let supervisor = start();
 /// A schedule that is damaged is told of, and keeps no replica from running. What an operator sets holds when the supervisor is started again with the command line that it had.
 #[test]
 fn a_schedule_outlives_damage_and_command_lines() {
@@ -388,6 +388,51 @@ fn a_schedule_outlives_damage_and_command_lines() {
     });
 }
 
+/// A replica recovers while its disk is not mounted, on what lies below. When the disk is back it recovers again, though all that it needs to go on
+/// with its log is there: that log is of before. Nothing of it is mistaken for a directory that it has had all the time.
+#[test]
+fn a_disk_that_was_away_is_not_believed() {
+    let mut group = Group::start();
+    group.kill(2);
+    let at = |name: &str| group.directory().join(name);
+    let (list, data, away, state) = (at("programs"), at("replica-2"), at("away"), at("state"));
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let key = at("key-of-2");
+    fs::copy(data.join("key"), &key).expect("a key");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let options = [
+        "--state",
+        state.to_str().expect("a path in UTF-8"),
+        "--",
+        "--key",
+        key.to_str().expect("a path in UTF-8"),
+    ];
+    let start = || Supervisor::start_with(binary, &group, 2, &list, &options);
+    let all = || Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
+    let last = || {
+        let records = fs::read(state.join("recoveries.json")).unwrap_or_default();
+        let records: Value = serde_json::from_slice(&records).unwrap_or_default();
+        records["2"]["last"]["at_ms"].as_u64()
+    };
+    for _ in 0..2 {
+        let supervisor = start();
+        all();
+        let said = supervisor.said();
+        assert!(!said.contains("not the directory"), "{said}");
+    }
+    assert_eq!(last(), None);
+    fs::rename(&data, &away).expect("the disk goes");
+    let supervisor = start();
+    eventually("it says what is missing", || {
+        supervisor.said().contains("has no mark")
+    });
+    eventually("it recovers", || recover_at(&state, 2).code() == 0);
+    all();
+    drop(supervisor);
+    let first = last().expect("it has recovered");
+    fs::remove_dir_all(&data).expect("it goes");
+    fs::rename(&away, &data).expect("the disk is back");
+    let supervisor = start();
     eventually("there is an alarm", || {
         let said = supervisor.said();
         said.contains("ALARM") && said.contains("not the directory")

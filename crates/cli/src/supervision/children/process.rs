@@ -173,7 +173,7 @@ impl Process {
     }
 
     /// Sees whether it has died, and starts it after a while if it does not run and `may_start`. Tells what happened.
-    pub fn look(&mut self, starter: &Starter, may_start: bool) -> Result<Vec<String>> {
+    pub fn look(&mut self, starter: &mut Starter, may_start: bool) -> Result<Vec<String>> {
         // A file that can't be shortened is no reason to leave the replica alone.
         let _ = shorten(&self.launch.log);
         self.ear.iter_mut().for_each(Ear::listen);
@@ -230,7 +230,7 @@ impl Process {
         !waits && (self.recovers || may_start)
     }
 
-    fn start(&mut self, starter: &Starter) -> Option<String> {
+    fn start(&mut self, starter: &mut Starter) -> Option<String> {
         let started = match self.make_ready() {
             Ok(false) => return None,
             Ok(true) => starter.spawn(&self.launch, self.recovers),

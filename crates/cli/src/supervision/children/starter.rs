@@ -68,9 +68,20 @@ impl Certificates {
 
 impl Starter {
     /// The program as it may be run as a replica, where that is limited.
-    pub fn admit(&self) -> Result<Option<Admitted>> {
-        let list = self.programs.as_ref();
+    pub fn admit(&mut self) -> Result<Option<Arc<Admitted>>> {
+        let list = self.programs.as_mut();
         list.map(|list| list.admit(&self.program)).transpose()
+    }
+
+    /// Looks whether that is another one by now. Gives what is to be told.
+    pub fn look(&mut self) -> Vec<String> {
+        let list = self.programs.as_mut();
+        list.map_or_else(Vec::new, |list| list.look(&self.program))
+    }
+
+    /// What is wrong with it.
+    pub fn alarm(&self) -> Option<&str> {
+        self.programs.as_ref()?.alarm()
     }
 
     /// The numbers that were seen.
@@ -89,12 +100,12 @@ impl Starter {
     }
 
     /// Starts a process, with what speaks to it; one that recovers with where it says how it is.
-    pub fn spawn(&self, launch: &Launch, recover: bool) -> Result<(Child, Voice, Option<Ear>)> {
+    pub fn spawn(&mut self, launch: &Launch, recover: bool) -> Result<(Child, Voice, Option<Ear>)> {
         let admitted = match launch.role {
             Role::Replica(_) => self.admit()?,
             Role::Holder(_) => None,
         };
-        let program = admitted.as_ref().map(Admitted::path);
+        let program = admitted.as_ref().map(|admitted| admitted.path());
         let mut command = Command::new(program.as_ref().unwrap_or(&self.program));
         // A name that says what it is, also where the program has none any more.
         command.arg0(&self.program);

@@ -19,7 +19,7 @@ impl Recoveries {
         replica: u8,
         force: bool,
         reports: &Reports,
-        children: &Children,
+        children: &mut Children,
     ) -> Result<Option<String>, String> {
         if let Some(going) = &self.going {
             if going.replica != replica {
