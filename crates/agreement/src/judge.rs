@@ -81,6 +81,8 @@ const MAY_OVERTAKE: u32 = 3 * SESSION_WINDOW as u32;
 const MAY_FOLLOW: u64 = 2;
 /// Sessions that are counted for this.
 const COUNTED_SESSIONS: usize = 4096;
+/// Proposed claims that wait to be looked at, a few a second.
+const MOST_BEYOND: usize = 256;
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -101,6 +103,8 @@ pub(crate) struct Judge {
     /// In tenths of milliseconds.
     blame: u64,
     promptness: Promptness,
+    /// Claims that were proposed and not looked at yet, and for how long each may have been held back.
+    beyond: Vec<(Seq, WaitingClaim, Millis)>,
     is_late: bool,
     /// The oldest claim that waits to be ordered, and how many requests of each session were ordered since.
     overtaken: Option<(u64, HashMap<SessionId, u32, FixedState>)>,
@@ -128,6 +132,7 @@ impl Judge {
             looked_at: now,
             blame: 0,
             promptness: Promptness::new(now),
+            beyond: Vec::new(),
             is_late: false,
             overtaken: None,
             is_unfair: false,
@@ -145,6 +150,7 @@ impl Judge {
         self.pipeline.begin_view(start, now);
         self.shown.begin_view();
         self.promptness.begin_view();
+        self.beyond.clear();
         self.is_late = false;
         self.relayed = 0;
         self.oldest = None;
@@ -206,23 +212,30 @@ impl Judge {
         }
     }
 
-    /// The primary has proposed a claim. If it was not shown to it, it knew by itself. `is_sample`: it is short, and waited for nothing else of its client's.
+    /// The primary has proposed a claim at a place. If it was not shown to it, it knew by itself. `is_sample`: it is short, and waited for nothing else of its client's.
     /// `held`: for how long it may have been held back.
     pub fn on_claim_proposed(
         &mut self,
-        primary: ReplicaId,
-        claim: &WaitingClaim,
+        seq: Seq,
+        claim: WaitingClaim,
         is_sample: bool,
         held: Millis,
         now: Millis,
     ) {
         if claim.number > self.relayed {
             self.shown.on_known(claim.client, now);
-            if is_sample {
-                let full_at = self.full_at;
-                let excused = Excused { full_at, held };
-                self.promptness.on_proposed(primary, claim, excused, now);
+            if is_sample && self.beyond.len() < MOST_BEYOND {
+                self.beyond.push((seq, claim, held));
             }
+        }
+    }
+
+    /// Looks at the claims to whose places proposals lead without a gap by now: what is named beyond one is not proposed before it is closed.
+    fn look_at_claims(&mut self, primary: ReplicaId, now: Millis) {
+        let (run, full_at) = (self.pipeline.run(), self.full_at);
+        for (_, claim, held) in self.beyond.extract_if(.., |(seq, _, _)| *seq <= run) {
+            let excused = Excused { full_at, held };
+            self.promptness.on_proposed(primary, &claim, excused, now);
         }
     }
 
@@ -238,7 +251,7 @@ impl Judge {
             .as_ref()
             .map_or(0, |(_, counts)| counts.len());
         let judged = self.pipeline.len() + self.promptness.len() + self.shown.len();
-        judged + self.heard.len() + self.lost.len() + sessions
+        judged + self.beyond.len() + self.heard.len() + self.lost.len() + sessions
     }
 
     /// How long a primary may be silent.
@@ -405,6 +418,7 @@ impl Agreement {
     /// Looks at the primary's conduct; whether it is to be left.
     pub(crate) fn is_primary_bad(&mut self) -> bool {
         let now = self.now.mono;
+        let (primary, f) = (self.primary(), self.config.quorum.f());
         let has_window = self.has_window();
         let has_proposal = |seq: Seq| {
             let slot = self.slots.get(&seq);
@@ -423,6 +437,7 @@ impl Agreement {
         // Then it is this replica that is slow.
         let is_behind = claim.is_some() && self.others_are_ahead();
         let judge = &mut self.judge;
+        judge.look_at_claims(primary, now);
         // What passed while this replica did not look says little.
         let passed = now.saturating_sub(judge.looked_at).min(LATE_MS);
         judge.looked_at = now;
@@ -468,7 +483,6 @@ impl Agreement {
         if !self.active || self.is_primary() || self.fetching.is_some() {
             return false;
         }
-        let (primary, f) = (self.primary(), self.config.quorum.f());
         let most = MAY_FOLLOW * self.config.tuning.batches;
         // What was on its way to a replica that was not called for a while comes at once.
         let least = allowance + LATE_MS;

@@ -156,10 +156,9 @@ impl Agreement {
             let long = self.config.tuning.inline_bytes;
             if let Some((claim, is_next)) = entry.claimed() {
                 let is_sample = is_next && entry.request().op().len() <= long;
-                let (primary, held) = (self.primary(), self.pace.may_hold(m.seq));
-                let now = self.now.mono;
+                let (held, now) = (self.pace.may_hold(m.seq), self.now.mono);
                 self.judge
-                    .on_claim_proposed(primary, &claim, is_sample, held, now);
+                    .on_claim_proposed(m.seq, claim, is_sample, held, now);
             }
             self.pool.served(&client, weight, long, self.now.mono);
         }

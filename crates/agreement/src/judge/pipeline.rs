@@ -129,6 +129,11 @@ impl Pipeline {
         };
     }
 
+    /// The last place up to which all have a proposal.
+    pub fn run(&self) -> Seq {
+        self.run
+    }
+
     /// A gap is of now at the earliest: what was there before is not the primary's fault.
     pub fn excuse_gap(&mut self, now: Millis) {
         self.gap_since = self.gap_since.map(|_| now);

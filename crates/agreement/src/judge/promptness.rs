@@ -5,8 +5,8 @@
 //! time can't tell which requests of correct clients are claims. Each client has a share of the sample, so that none alone decides what it is.
 //!
 //! How quick is quick can't be said once and for all: a machine that is busy makes every primary late. So primaries are compared, as in Aardvark (NSDI 2009, 4.3), which has
-//! them take turns and asks of each what those before it gave. Here one that seems slow is left, and the next are measured as well: then none may make claims wait for more than
-//! twice as long as f others and one more did, of which one is correct. Where that finds nobody better, it is asked again ever more seldom.
+//! them take turns and asks of each what those before it gave. Here one that seems slow is left, and the next is measured as well: then none may make claims wait for more than
+//! twice as long as others did, of whom one at least is correct. Where the next is no better, more is allowed for a while in any case: not all know of all, and some never lead.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -33,11 +33,12 @@ const PARTS: u64 = 16;
 /// client may be nearer to this replica than to its primary.
 const PROMPT_MS: Millis = 1;
 const TIMES: Millis = 2;
-/// And so many times what they waited with others.
+/// And so many times what they waited with others, for as long as that is known.
 const TIMES_OTHERS: u64 = 2;
-/// For how long that is known. Doubles with each comparison in a row that found nobody better, so often.
-const KNOWN_MS: Millis = 300_000;
-const DOUBLINGS: u32 = 3;
+const KNOWN_MS: Millis = 600_000;
+/// What is allowed in any case doubles with each primary that was left for one that was no better, so often, and halves after so long without one.
+const DOUBLINGS: u32 = 4;
+const FORGIVEN_MS: Millis = 300_000;
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -52,8 +53,8 @@ pub(crate) struct Promptness {
     known: BTreeMap<ReplicaId, (u64, Millis)>,
     /// What they waited with the last that was left for this, until the next is known.
     left: Option<(ReplicaId, u64)>,
-    /// How many in a row were left for nothing.
-    in_vain: u32,
+    /// How many were left in vain, and when the last of them was seen to be, or was forgiven.
+    in_vain: (u32, Millis),
 }
 
 /// What a claim waited, whose it is, and when it was proposed.
@@ -72,7 +73,7 @@ impl Promptness {
             roomy: VecDeque::new(),
             known: BTreeMap::new(),
             left: None,
-            in_vain: 0,
+            in_vain: (0, now),
         }
     }
 
@@ -122,7 +123,9 @@ impl Promptness {
         self.known.insert(primary, (waited, now));
         if let Some((_, before)) = self.left.take_if(|(left, _)| *left != primary) {
             let is_better = TIMES_OTHERS * waited <= before;
-            self.in_vain = if is_better { 0 } else { self.in_vain + 1 };
+            let again = (self.in_vain.0 + 1).min(DOUBLINGS);
+            let times = if is_better { 0 } else { again };
+            self.in_vain = (times, now);
         }
     }
 
@@ -140,21 +143,26 @@ impl Promptness {
 
     /// Whether the primary is too slow, in a group that bears `f` faulty ones; `quickest`: what COMMIT took at its quickest of late.
     pub fn is_late(&mut self, primary: ReplicaId, f: usize, quickest: Millis, now: Millis) -> bool {
-        let lasts = KNOWN_MS << self.in_vain.min(DOUBLINGS);
-        self.known.retain(|_, (_, at)| now < *at + lasts);
+        if now.saturating_sub(self.in_vain.1) >= FORGIVEN_MS {
+            self.in_vain = (self.in_vain.0.saturating_sub(1), now);
+        }
+        self.known.retain(|_, (_, at)| now < *at + KNOWN_MS);
         let Some(waited) = self.typical() else {
             return false;
         };
-        let mut others: Vec<u64> = self
-            .known
-            .iter()
-            .filter(|(of, _)| **of != primary)
-            .map(|(_, (waited, _))| *waited)
-            .collect();
+        let prompt = (PROMPT_MS + TIMES * quickest) * PARTS;
+        let allowance = prompt << self.in_vain.0;
+        waited > allowance.max(TIMES_OTHERS * self.with_others(primary, f))
+    }
+
+    /// What claims waited with others: as long as with f of them and one more, of which one is correct. Where one alone may be faulty, all others are correct or this one is, so that
+    /// any of them will do: of four one has no measure of itself, and another one may never lead.
+    fn with_others(&self, primary: ReplicaId, f: usize) -> u64 {
+        let others = self.known.iter().filter(|(of, _)| **of != primary);
+        let mut others: Vec<u64> = others.map(|(_, (waited, _))| *waited).collect();
         others.sort_unstable();
-        // One of f+1 is correct.
-        let others = others.get(f).map_or(0, |waited| TIMES_OTHERS * waited);
-        waited > others.max((PROMPT_MS + TIMES * quickest) * PARTS)
+        let last = others.last().filter(|_| f == 1);
+        others.get(f).or(last).copied().unwrap_or(0)
     }
 
     /// The primary is left for this.
@@ -209,7 +217,7 @@ mod tests {
             }
         }
 
-        /// Whether a primary with whom each claim waits so long is left, and after how many.
+        /// Whether a primary with whom claims wait so long, in turn, is left, and after how many.
         fn leads(
             &mut self,
             primary: ReplicaId,
@@ -241,45 +249,106 @@ mod tests {
         assert_eq!(group.leads(A, &[1, 2, 2], 0), Some(ENOUGH));
         assert_eq!(group.leads(B, &[0, 1], 0), None);
         assert_eq!(group.leads(A, &[4], 0), Some(ENOUGH));
-        assert_eq!(group.it.in_vain, 0);
+        assert_eq!(group.leads(B, &[0, 1], 0), None);
+        assert_eq!(group.it.in_vain.0, 0);
     }
 
-    /// Where all are as slow, f+1 are left to find that out, and none after that; some minutes later it is tried again, and ever more seldom.
+    /// Where all are as slow, one is left to find that out; some minutes later another one.
     #[test]
     fn what_all_need_is_allowed() {
         let mut group = Group::new();
-        for in_vain in [2, 4] {
+        for _ in 0..2 {
             assert_eq!(group.leads(A, &[6], 0), Some(ENOUGH));
-            assert_eq!(group.leads(B, &[7], 0), Some(ENOUGH));
-            assert_eq!(group.leads(C, &[8], 0), None);
-            assert_eq!(group.it.in_vain, in_vain);
-            group.now += KNOWN_MS;
+            assert_eq!(group.leads(B, &[8], 0), None);
+            assert_eq!(group.it.in_vain.0, 1);
             assert_eq!(group.leads(A, &[6], 0), None);
-            assert_eq!(group.leads(B, &[7], 0), None);
-            group.now += KNOWN_MS << DOUBLINGS;
+            group.now += KNOWN_MS;
         }
     }
 
-    /// Twice as slow as f+1 others is too slow.
+    /// Also where nothing is known of others each time: as much is allowed at last as any machine needs, and no more after that is over.
+    #[test]
+    fn who_knows_nobody_allows_more_each_time() {
+        let mut group = Group::new();
+        for allowed in [1, 2, 4, 8, 16, 16] {
+            group.it.known.clear();
+            assert_eq!(group.leads(A, &[allowed], 0), None);
+            group.it.known.clear();
+            assert_eq!(group.leads(A, &[allowed + 1], 0), Some(ENOUGH));
+            group.it.known.clear();
+            group.leads(B, &[allowed + 1], 0);
+        }
+        group.it.known.clear();
+        group.it.left = None;
+        group.now += FORGIVEN_MS;
+        assert_eq!(group.leads(A, &[9], 0), Some(ENOUGH));
+    }
+
+    /// Views come to an end where all make claims wait as long, in a group in which one is dead, or faulty and says of each primary that it is no good: each of the others knows of
+    /// others, and none of itself.
+    #[test]
+    fn views_come_to_an_end_where_all_are_slow() {
+        for (n, f) in [(4, 1), (7, 2)] {
+            for is_liar in [false, true] {
+                let mut judges: Vec<Group> = (0..n - f).map(|_| Group::new()).collect();
+                let mut left = 0;
+                for view in 0..100 {
+                    let primary = view % n;
+                    // The last f never lead.
+                    if primary >= n - f {
+                        continue;
+                    }
+                    let others = judges
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(id, _)| *id != primary);
+                    let leave = others
+                        .filter_map(|(_, judge)| judge.leads(ReplicaId(primary as u8), &[6], 0));
+                    let leave = leave.count();
+                    let needed = if is_liar { 1 } else { f + 1 };
+                    if leave < needed {
+                        break;
+                    }
+                    left += 1;
+                }
+                assert!(left <= 2 * n, "{n} {is_liar}: {left}");
+            }
+        }
+    }
+
+    /// Twice as slow as others is too slow.
     #[test]
     fn others_are_the_measure() {
         let mut group = Group::new();
         assert_eq!(group.leads(A, &[6], 0), Some(ENOUGH));
-        assert_eq!(group.leads(B, &[7], 0), Some(ENOUGH));
+        assert_eq!(group.leads(B, &[7], 0), None);
         assert_eq!(group.leads(C, &[14], 0), None);
         assert_eq!(group.leads(C, &[15], 0), Some(ENOUGH));
         assert_eq!(group.leads(A, &[6], 0), None);
-        assert_eq!(group.it.in_vain, 0);
+        assert_eq!(group.it.in_vain.0, 0);
     }
 
-    /// One faulty primary that is quick when it leads does not have all others left for being slower.
+    /// Faulty primaries that are quick when they lead do not have all others left for being slower; nor do slow ones that were left set a measure, where two may be faulty.
     #[test]
-    fn one_alone_sets_no_measure() {
-        let mut group = Group::new();
-        assert_eq!(group.leads(C, &[0], 0), None);
-        assert_eq!(group.leads(A, &[6], 0), Some(ENOUGH));
-        assert_eq!(group.leads(B, &[6], 0), None);
-        assert_eq!(group.leads(A, &[6], 0), None);
+    fn those_that_may_be_faulty_set_no_measure() {
+        let mut it = Promptness::new(0);
+        let known = |waits: &[Millis]| {
+            let of =
+                |(id, waited): (usize, &Millis)| (ReplicaId(id as u8 + 1), (waited * PARTS, 0));
+            waits.iter().enumerate().map(of).collect()
+        };
+        let cases: [(usize, &[Millis], u64); 6] = [
+            (1, &[], 0),
+            (1, &[0, 6], 6),
+            (1, &[100], 100),
+            (2, &[0, 0, 6], 6),
+            (2, &[0, 100], 0),
+            (2, &[100, 90, 7, 6, 5], 7),
+        ];
+        for (f, waits, with_others) in cases {
+            it.known = known(waits);
+            assert_eq!(it.with_others(A, f), with_others * PARTS, "{f} {waits:?}");
+        }
     }
 
     /// What messages take is no slowness.

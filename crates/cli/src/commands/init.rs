@@ -87,7 +87,6 @@ pub fn run(args: &Init) -> Result<()> {
     Ok(())
 }
 
-/// The identity keys that key holders have already, by their replicas' ids.
 /// How much the volume may hold. The replicas' disks are on other machines; where nothing is said of them, they are taken to be like this one's: a volume
 /// that is larger than all of them would have all replicas stop at a full disk, where a writer should have been told.
 fn files(args: &Init) -> Result<Files> {
@@ -106,6 +105,7 @@ fn files(args: &Init) -> Result<Files> {
     })
 }
 
+/// The identity keys that key holders have already, by their replicas' ids.
 fn identities(said: &[String], replicas: usize) -> Result<BTreeMap<u8, IdentityKey>> {
     let mut out = BTreeMap::new();
     for said in said {

@@ -340,9 +340,13 @@ impl State {
     }
 
     fn fail(&mut self, failure: Option<fuser::Errno>) {
-        if failure.is_some() {
+        if let Some(errno) = failure {
+            // Who may only append is refused all that comes after what failed: that says nothing of why.
+            let follows = errno.code() == fuser::Errno::EACCES.code();
+            let is_untold = self.failures > self.synced;
+            let before = self.failure.filter(|_| follows && is_untold);
             self.failures += 1;
-            self.failure = failure;
+            self.failure = before.or(failure);
         }
     }
 
