@@ -215,8 +215,8 @@ pub struct Init {
     #[arg(long, conflicts_with_all = ["owner", "capacity"])]
     pub coordinator: bool,
     /// How much content the volume may hold: bytes, or with K, M, G, T, P in steps of 1,024. Less, by 1G and a fifth, than the smallest disk
-    /// on which a replica will keep it: writers are then told that it is full, before a full disk stops its replica. It stays as it is [default: four
-    /// fifths of what the disk of the group's directory here has free].
+    /// on which a replica will keep it: writers are then told that it is full, before a full disk stops its replica. There is room for one file, directory
+    /// or link in 16K of it. It stays as it is [default: four fifths of what the disk of the group's directory here has free].
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     pub capacity: Option<u64>,
     #[command(flatten)]

@@ -4,30 +4,37 @@
 //! again, since a replica that is left alone with who has taken it over is no better.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use blake3::{Hash, Hasher};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 
 /// A list is some lines; what is longer is something else.
 const MAX_LIST_BYTES: u64 = 1 << 20;
+/// A program is copied into memory.
+const MAX_PROGRAM_BYTES: u64 = 1 << 30;
+/// How often it is looked again whether what is wrong was put right: that a file could not be read may be over while nothing of it has changed.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// The list, which is read anew each time that a program is to be run, and what ran last.
 #[derive(Debug)]
 pub struct Programs {
     list: PathBuf,
-    /// What was on the list last.
+    /// What was on the list last, and whether it still was when that could be read last.
     kept: Option<Arc<Admitted>>,
+    is_listed: bool,
     /// Why what the program's file has is not run.
     alarm: Option<String>,
-    /// What the list and the program's file were when they were read last.
+    /// What the list and the program's file were when they were read last, and when that was.
     seen: [Seen; 2],
+    read_at: Option<Instant>,
     /// What is to be told.
     words: Vec<String>,
 }
@@ -49,8 +56,10 @@ impl Programs {
         Programs {
             list,
             kept: None,
+            is_listed: false,
             alarm: None,
             seen: [None; 2],
+            read_at: None,
             words: Vec::new(),
         }
     }
@@ -62,25 +71,24 @@ impl Programs {
     /// That it is not, or that it or the list can't be read.
     pub fn admit(&mut self, program: &Path) -> Result<Arc<Admitted>> {
         self.seen = [&self.list, program].map(seen);
+        self.read_at = Some(Instant::now());
         let allowed = self.read();
         let found = match &allowed {
             Ok(allowed) => self.find(program, allowed),
             Err(e) => Err(anyhow!("{e:#}")),
         };
-        let may_run = |kept: &Admitted| match &allowed {
-            Ok(allowed) => allowed.contains(&kept.digest),
-            // It was on the list that was there.
-            Err(_) => true,
-        };
+        if let (Ok(allowed), Some(kept)) = (&allowed, &self.kept) {
+            self.is_listed = allowed.contains(&kept.digest);
+        }
         let why = match found {
             Ok(found) => {
                 self.is_right(program);
-                self.kept = Some(found.clone());
+                (self.kept, self.is_listed) = (Some(found.clone()), true);
                 return Ok(found);
             }
             Err(why) => why,
         };
-        match self.kept.clone().filter(|kept| may_run(kept)) {
+        match self.kept.clone().filter(|_| self.is_listed) {
             Some(kept) => {
                 self.is_wrong(&why, &kept);
                 Ok(kept)
@@ -97,7 +105,10 @@ impl Programs {
 
     /// Looks whether the program or the list is another one than it was; where it is, and what it is now, is told at once and not only with the next start.
     pub fn look(&mut self, program: &Path) -> Vec<String> {
-        if self.kept.is_some() && self.seen != [&self.list, program].map(seen) {
+        let is_due = || self.read_at.is_some_and(|at| at.elapsed() >= AGAIN);
+        let is_wrong = self.alarm.is_some() && is_due();
+        let is_other = || self.seen != [&self.list, program].map(seen);
+        if self.kept.is_some() && (is_wrong || is_other()) {
             let before = self.alarm.clone();
             let admitted = self.admit(program);
             let alarm = self.alarm.iter().filter(|_| admitted.is_err());
@@ -204,7 +215,16 @@ fn digest_of(mut file: &File) -> std::io::Result<Hash> {
 }
 
 fn sealed_copy(program: &Path) -> std::io::Result<File> {
-    let mut program = File::open(program)?;
+    // Somebody may have put there what can't be opened before another one writes, or what never ends.
+    let mut open = File::options();
+    open.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let program = open.open(program)?;
+    let about = program.metadata()?;
+    if !about.is_file() || about.len() > MAX_PROGRAM_BYTES {
+        let words = "it is no file, or longer than any program";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+    }
+    let mut program = program.take(MAX_PROGRAM_BYTES);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 know no other memory than such that may be executed, and not the flag.
     let memory = match memfd_create("quorate", flags | MemfdFlags::EXEC) {
@@ -314,6 +334,20 @@ mod tests {
         std::fs::remove_file(&program).unwrap();
         assert!(programs.look(&program)[0].contains("can't read the program"));
         assert!(Arc::ptr_eq(&first, &programs.admit(&program).unwrap()));
+        // Or puts there what would keep whoever reads it for ever, or fill its memory.
+        let fifo = Command::new("mkfifo").arg(&program).status().unwrap();
+        assert!(fifo.success() && Arc::ptr_eq(&first, &programs.admit(&program).unwrap()));
+        put(b"");
+        let long = File::options().write(true).open(&program).unwrap();
+        long.set_len(MAX_PROGRAM_BYTES + 1).unwrap();
+        assert!(Arc::ptr_eq(&first, &programs.admit(&program).unwrap()));
+        assert!(
+            programs
+                .alarm()
+                .unwrap()
+                .contains("longer than any program")
+        );
+        programs.look(&program);
         put(b"first");
         let told = programs.look(&program);
         assert!(told.len() == 1 && told[0].contains("again"), "{told:?}");
@@ -334,6 +368,10 @@ mod tests {
             "{told:?}"
         );
         assert!(programs.admit(&program).is_err() && programs.look(&program).is_empty());
+        // Nor does a list that can't be read any more bring it back.
+        std::fs::write(&list, "no digest\n").unwrap();
+        assert!(programs.admit(&program).is_err());
+        std::fs::write(&list, format!("{}\n", hash(b"second"))).unwrap();
         put(b"other");
         assert!(programs.admit(&program).is_err());
         put(b"second");

@@ -110,6 +110,8 @@ struct State {
     is_down: bool,
     /// When a silent server was first and last asked for nothing, since which nothing has come.
     asked: Option<(Instant, Instant)>,
+    /// Whether it was told that the server hangs.
+    is_told: bool,
 }
 
 impl State {
@@ -155,6 +157,7 @@ impl Line {
             xid: RandomState::new().build_hasher().finish() as u32,
             is_down: false,
             asked: None,
+            is_told: false,
         };
         Line {
             address,
@@ -250,9 +253,11 @@ impl Line {
                 true => Duration::ZERO,
                 false => ANSWER_TIME,
             };
-            if state.hangs() && !state.waiting.is_empty() {
+            let hangs = state.hangs();
+            if hangs && !state.is_told {
                 tracing::warn!(address = %self.address, "the server hangs: its machine is there, and it answers nothing");
             }
+            state.is_told = hangs;
             let is_late = |(_, waiting): &(&u32, &Waiting)| match &waiting.waiter {
                 // It keeps the time itself.
                 Waiter::Task(reply) => reply.is_closed(),
