@@ -372,6 +372,10 @@ fn a_schedule_outlives_damage_and_command_lines() {
     assert!(told.contains("ALARM: the schedule of recoveries"), "{told}");
     let said = supervisor.said();
     assert!(said.contains("ALARM: the schedule of recoveries"), "{said}");
+    let mut status = quorate();
+    status.args(["status", "--json"]).arg(group.file());
+    let told = finish(&mut status, Patience::default()).stdout;
+    assert!(told.contains("ALARM: the schedule of recoveries"), "{told}");
     let told = schedule(&["--every", "300h"]);
     assert!(told.contains("every 1080000 s") && !told.contains("ALARM: the schedule"));
     drop(supervisor);
