@@ -107,6 +107,22 @@ fn a_directory_is_shared_and_passed_on() {
         !plain.contains("below") && !plain.contains("depth"),
         "{plain}"
     );
+    // What has ended is not passed on.
+    let mut over = quorate();
+    over.arg("grant").arg(&shared).args(["--to", &bob]);
+    over.args(["--rights", "r", "--depth", "1"]);
+    over.args(["--from", "2020-01-01", "--until", "2020-01-31"]);
+    over.arg("--key").arg(&owner);
+    fs::write(at("over.cred"), run(&mut over)).expect("a file");
+    let mut passed_over = quorate();
+    passed_over.arg("delegate").arg(at("over.cred"));
+    passed_over.arg("--key").arg(at("bob.key"));
+    passed_over.args(["--to", &carol]);
+    assert_said(
+        &ends(&mut passed_over),
+        1,
+        &["it ended with 2020-01-31 23:59:59 UTC"],
+    );
     fs::write(at("carol.cred"), format!("Hello,\n\n{passed}\nBob\n")).expect("a file");
     mount.unmount();
 
