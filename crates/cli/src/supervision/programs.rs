@@ -9,12 +9,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use blake3::{Hash, Hasher};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
+use tokio::time::Instant;
 
 /// A list is some lines; what is longer is something else.
 const MAX_LIST_BYTES: u64 = 1 << 20;
