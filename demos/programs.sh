@@ -60,7 +60,7 @@ git -C "$files/clone" sparse-checkout set docs crates made
 victim=$(pgrep -f -- " replica .*--id 0 --group $scratch/quorate/group.toml" | head -n 1)
 [ -n "$victim" ] || fail "replica 0 is not there"
 kill -9 "$victim"
-is_gone() { { "$quorate" status --data "$scratch/quorate" --json || true; } | tr -d ' \n' | grep -q '"answers":false'; }
+is_gone() { { "$quorate" status "$scratch/quorate/group.toml" --json || true; } | tr -d ' \n' | grep -q '"answers":false'; }
 for _ in $(seq 30); do is_gone && break; sleep 1; done
 is_gone || fail "replica 0 still answers"
 began=$(now)
