@@ -45,6 +45,8 @@ const FORGIVEN_MS: Millis = 300_000;
 pub(crate) struct Promptness {
     /// The newest last.
     waits: VecDeque<Wait>,
+    /// What those in the middle of them waited, in [`PARTS`], if there are enough of them. It is asked for with every message.
+    typical: Option<u64>,
     /// When the last of them was proposed.
     last: Millis,
     /// When batches of this view were proposed that had room for more.
@@ -69,6 +71,7 @@ impl Promptness {
     pub fn new(now: Millis) -> Promptness {
         Promptness {
             waits: VecDeque::new(),
+            typical: None,
             last: now,
             roomy: VecDeque::new(),
             known: BTreeMap::new(),
@@ -80,6 +83,7 @@ impl Promptness {
     /// Another primary.
     pub fn begin_view(&mut self) {
         self.waits.clear();
+        self.typical = None;
         self.roomy.clear();
     }
 
@@ -91,8 +95,7 @@ impl Promptness {
         self.roomy.push_back(now);
     }
 
-    /// The primary has proposed a claim that it knew by itself. Before `excused` it could not, or had no place for another batch. The latter excuses nobody who had room
-    /// in a batch before that.
+    /// The primary has proposed a claim that it knew by itself. That there was no place for another batch excuses nobody who had room in a batch before that.
     pub fn on_proposed(
         &mut self,
         primary: ReplicaId,
@@ -117,7 +120,8 @@ impl Promptness {
         }
         let at = now;
         self.waits.push_back(Wait { waited, client, at });
-        let Some(waited) = self.typical() else {
+        self.typical = self.middle();
+        let Some(waited) = self.typical else {
             return;
         };
         self.known.insert(primary, (waited, now));
@@ -130,7 +134,7 @@ impl Promptness {
     }
 
     /// What claims in the middle of the sample wait, in [`PARTS`], if there are enough of them.
-    fn typical(&self) -> Option<u64> {
+    fn middle(&self) -> Option<u64> {
         if self.waits.len() < ENOUGH {
             return None;
         }
@@ -146,19 +150,20 @@ impl Promptness {
         if now.saturating_sub(self.in_vain.1) >= FORGIVEN_MS {
             self.in_vain = (self.in_vain.0.saturating_sub(1), now);
         }
-        self.known.retain(|_, (_, at)| now < *at + KNOWN_MS);
-        let Some(waited) = self.typical() else {
+        let Some(waited) = self.typical else {
             return false;
         };
         let prompt = (PROMPT_MS + TIMES * quickest) * PARTS;
         let allowance = prompt << self.in_vain.0;
-        waited > allowance.max(TIMES_OTHERS * self.with_others(primary, f))
+        waited > allowance && waited > TIMES_OTHERS * self.with_others(primary, f, now)
     }
 
     /// What claims waited with others: as long as with f of them and one more, of which one is correct. Where one alone may be faulty, all others are correct or this one is, so that
     /// any of them will do: of four one has no measure of itself, and another one may never lead.
-    fn with_others(&self, primary: ReplicaId, f: usize) -> u64 {
-        let others = self.known.iter().filter(|(of, _)| **of != primary);
+    fn with_others(&self, primary: ReplicaId, f: usize, now: Millis) -> u64 {
+        let counts =
+            |(of, (_, at)): &(&ReplicaId, &(u64, Millis))| **of != primary && now < *at + KNOWN_MS;
+        let others = self.known.iter().filter(counts);
         let mut others: Vec<u64> = others.map(|(_, (waited, _))| *waited).collect();
         others.sort_unstable();
         let last = others.last().filter(|_| f == 1);
@@ -167,7 +172,7 @@ impl Promptness {
 
     /// The primary is left for this.
     pub fn on_left(&mut self, primary: ReplicaId) {
-        self.left = self.typical().map(|waited| (primary, waited));
+        self.left = self.typical.map(|waited| (primary, waited));
     }
 
     /// How many entries there are.
@@ -347,7 +352,11 @@ mod tests {
         ];
         for (f, waits, with_others) in cases {
             it.known = known(waits);
-            assert_eq!(it.with_others(A, f), with_others * PARTS, "{f} {waits:?}");
+            assert_eq!(
+                it.with_others(A, f, 0),
+                with_others * PARTS,
+                "{f} {waits:?}"
+            );
         }
     }
 
