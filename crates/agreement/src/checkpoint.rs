@@ -131,7 +131,7 @@ impl Agreement {
     }
 
     /// Looks for a checkpoint that 2f+1 replicas, this one among them, have alike; or that f+1 others have and this one lacks.
-    fn look_for_stability(&mut self) {
+    pub(crate) fn look_for_stability(&mut self) {
         let quorum = self.config.quorum;
         let enough = match is_on(Mutant::StableWithWeak) {
             true => quorum.weak(),

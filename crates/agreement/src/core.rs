@@ -344,6 +344,8 @@ impl Agreement {
         while !core.config.durable && !core.held.is_empty() {
             core.on_persisted(LogIndex(core.next_index.0 - 1));
         }
+        // Nor to a checkpoint that is in the store alone, where this replica died before its log knew of it.
+        core.look_for_stability();
         // Nor that of a single replica to the view that it was about to begin.
         core.try_to_start_view();
         if core.active && core.is_primary() && !is_fresh && core.config.quorum.n() > 1 {

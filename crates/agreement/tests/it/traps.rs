@@ -622,7 +622,7 @@ fn a_single_replica_that_left_a_view_begins_the_next() {
         seq: Seq(0),
         root: GENESIS,
     });
-    let mut replica = restarted_alone(vec![stable, change]);
+    let mut replica = restarted_alone((Seq(0), GENESIS), vec![stable, change]);
     let standing = replica.standing();
     assert!(standing.active && standing.view == View(1), "{standing:?}");
     persist_up_to(&mut replica, 1, |r| matches!(r, Record::Entered(_)));
@@ -636,6 +636,21 @@ fn a_single_replica_that_left_a_view_begins_the_next() {
         let _ = replica.handle(at(ms), Input::Tick);
     }
     assert_eq!(replica.standing().executed, Seq(1));
+}
+
+/// A group of one that was killed when a checkpoint was in its store, and its log did not know of it yet, goes on above that one: nobody else's message
+/// will have it raise its low water mark, and with the window full there comes no other checkpoint.
+#[test]
+fn a_single_replica_whose_log_lacks_its_checkpoint_raises_its_water_mark() {
+    let stable = Record::Stable(StableRecord {
+        seq: Seq(0),
+        root: GENESIS,
+    });
+    let checkpoint = (Seq(LOG_WINDOW), Digest([5; 32]));
+    let mut replica = restarted_alone(checkpoint, vec![stable]);
+    assert_eq!(replica.standing().stable, checkpoint);
+    let raised = |o: &Output| matches!(o, Output::Stable { seq, .. } if *seq == checkpoint.0);
+    assert!(outputs(&mut replica).iter().any(raised));
 }
 
 /// Who dies while it fetches the state of a checkpoint goes on with that one: it is in the log before the store's own state is replaced. It goes back to no

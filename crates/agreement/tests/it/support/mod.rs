@@ -59,11 +59,11 @@ pub fn restarted_with_half(me: u8, checkpoint: (Seq, Digest), records: Vec<Recor
     Agreement::new(config, checkpoint, false, records, next, at(0))
 }
 
-/// The one replica of a group that has no others, which starts from a log.
-pub fn restarted_alone(records: Vec<Record>) -> Agreement {
+/// The one replica of a group that has no others, which starts from a log and what its store has.
+pub fn restarted_alone(checkpoint: (Seq, Digest), records: Vec<Record>) -> Agreement {
     let next = LogIndex(records.len() as u64);
     let config = config_of(Quorum::new(1).unwrap(), 0, Authentication::Mac);
-    Agreement::new(config, (Seq(0), GENESIS), true, records, next, at(0))
+    Agreement::new(config, checkpoint, true, records, next, at(0))
 }
 
 /// A replica of a group that wants all signed, started for the first time.
