@@ -18,7 +18,7 @@
 //!
 //! A claim that waits for long is relayed to the primary: a client may have shown it to the backups alone, or it may wait at the primary for
 //! its client's turn (`turns.rs`), and goes first then. What comes of a client whose last claim had to be relayed is blamed on nobody
-//! before that, unless that is so with most clients. A long request, which nobody can have out of turn, is held against the primary
+//! before that, unless that is so with most clients; nor what comes of one for whose claims a primary was left. A long request, which nobody can have out of turn, is held against the primary
 //! only from when its client was last served.
 
 mod pipeline;
@@ -57,6 +57,8 @@ const ALLOWANCE_MS: Millis = 20;
 /// [`FORGIVEN_MS`] without one.
 const TOO_MUCH_BLAME_MS: Millis = 500;
 const FORGIVEN_MS: Millis = 30_000;
+/// With so much of it, whoever leaves a primary looks whose claims it was for: all do, also those that follow others.
+const MUCH_BLAME_MS: Millis = TOO_MUCH_BLAME_MS / 2;
 /// Blame fades by one part in so many of the time that passes.
 const FADING: Millis = 10;
 /// A replica that is called so much later than it asked for stood still itself.
@@ -147,6 +149,9 @@ impl Judge {
 
     /// Another view has begun, or this one was left: nothing is held against its primary.
     pub fn begin_view(&mut self, start: Seq, now: Millis) {
+        if self.blame >= MUCH_BLAME_MS * 10 {
+            self.shown.on_left(MUCH_BLAME_MS, now);
+        }
         self.pipeline.begin_view(start, now);
         self.shown.begin_view();
         self.promptness.begin_view();
@@ -433,7 +438,7 @@ impl Agreement {
         let blamed_from = self
             .judge
             .shown
-            .blamed_from(self.pool.waiting_claims(), RELAY_MS);
+            .blamed_from(self.pool.waiting_claims(), RELAY_MS, now);
         // Then it is this replica that is slow.
         let is_behind = claim.is_some() && self.others_are_ahead();
         let judge = &mut self.judge;
@@ -479,6 +484,9 @@ impl Agreement {
         let is_slow = blamed_from.is_some_and(|since| waits(since.max(judge.full_at)));
         if judge.knows_enough() && (is_slow || gap_since.is_some_and(waits)) {
             judge.blame += passed * 10;
+            let claims = self.pool.waiting_claims();
+            let from = now.saturating_sub(allowance);
+            judge.shown.on_blamed(claims, (RELAY_MS, from), passed, now);
         }
         if !self.active || self.is_primary() || self.fetching.is_some() {
             return false;

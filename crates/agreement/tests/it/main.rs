@@ -11,6 +11,7 @@ mod evidence;
 mod floods;
 mod guests;
 mod judge;
+mod late_claims;
 mod reads;
 mod records;
 mod recovery;
