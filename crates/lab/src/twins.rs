@@ -1,5 +1,6 @@
 //! `cargo xtask twins`: systematic schedules with twins.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -49,7 +50,9 @@ pub fn main(args: &[String]) -> Result<(), String> {
     if let Some(number) = one {
         let schedule = schedule(number);
         println!("{schedule}");
-        return schedule.run().map_err(|failure| failure.to_string());
+        let ran = schedule.run().map_err(|failure| failure.to_string())?;
+        println!("{:?} was reached while the cuts stood", ran.last_view);
+        return Ok(());
     }
     let count = sample.unwrap_or(plan.count());
     if count > MOST {
@@ -58,8 +61,15 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let style = ProgressStyle::with_template("[{elapsed_precise}] {wide_bar} {pos}/{len}");
     let bar = ProgressBar::new(count).with_style(style.map_err(|e| e.to_string())?);
     let started = Instant::now();
+    // In how many of them a correct replica was in the last view that has cuts.
+    let reached = AtomicU64::new(0);
     let failure = runs::quietly(|| {
-        let run = |number| schedule(number).run();
+        let run = |number| {
+            let ran = schedule(number).run()?;
+            let is_last = ran.last_view.0 + 1 >= plan.views as u64;
+            reached.fetch_add(u64::from(is_last), Ordering::Relaxed);
+            Ok(())
+        };
         runs::first_failure(0..count, runs::threads(), run, |_| bar.inc(1))
     });
     bar.finish_and_clear();
@@ -67,8 +77,9 @@ pub fn main(args: &[String]) -> Result<(), String> {
     match failure {
         None => {
             println!(
-                "{count} of {} schedules in {seconds:.1} s: {plan:?}",
-                plan.count()
+                "{count} of {} schedules in {seconds:.1} s, the last view in {} of them while it was cut: {plan:?}",
+                plan.count(),
+                reached.into_inner()
             );
             Ok(())
         }

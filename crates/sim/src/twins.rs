@@ -15,7 +15,7 @@ mod group;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_wire::{Quorum, ReplicaId};
+use quorate_wire::{Quorum, ReplicaId, View};
 
 use crate::checks::Failure;
 use crate::dice::Dice;
@@ -37,6 +37,13 @@ pub struct Schedule {
     /// The cuts of the first views, by what is cut: PRE-PREPARE and PREPARE; COMMIT and hints; all else, above all
     /// VIEW-CHANGE and NEW-VIEW.
     pub cuts: Vec<[Cut; PHASES]>,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// The highest view in which a correct replica has been while the cuts stood: those of later views cut nothing.
+    pub last_view: View,
 }
 
 /// All schedules of one kind.
@@ -140,7 +147,7 @@ impl Schedule {
     ///
     /// # Errors
     /// A property that does not hold.
-    pub fn run(&self) -> Result<(), Failure> {
+    pub fn run(&self) -> Result<Ran, Failure> {
         let quorum = Quorum::new(self.replicas).expect("a size of a group");
         assert!(
             self.twins.len() <= quorum.f(),

@@ -10,7 +10,7 @@ use quorate_wire::{
     RequestNumber, Seq, SessionId, Time, Verified, View,
 };
 
-use super::Schedule;
+use super::{Ran, Schedule};
 use crate::checks::Failure;
 use crate::client::client_key;
 use crate::server::key_of;
@@ -19,6 +19,8 @@ use crate::server::key_of;
 const TIMEOUT_MS: u64 = 250;
 /// A new request comes in this time; each view has some.
 const REQUEST_EVERY_MS: u64 = 180;
+/// A client asks again, with a signature, for what is not done.
+const REPEAT_EVERY_MS: u64 = 100;
 /// How long the cuts of one view stand, more or less: patience, and time for the change.
 const VIEW_MS: u64 = 700;
 /// After the network is whole, all is done within this time.
@@ -45,6 +47,8 @@ pub(super) struct Group<'s> {
     /// Messages on their way: when they arrive, at whom, from whom.
     queue: VecDeque<(u64, usize, ReplicaId, PeerMessage)>,
     requests: Vec<AuthRequest>,
+    /// The highest view in which a correct replica has been while the cuts stood.
+    last_view: View,
     /// What correct replicas have executed, or a client has been told, at each place.
     agreed: BTreeMap<Seq, Digest>,
     /// Who has answered tentatively, by place, batch and view.
@@ -97,25 +101,33 @@ impl Group<'_> {
             instances,
             queue: VecDeque::new(),
             requests: Vec::new(),
+            last_view: View(0),
             agreed: BTreeMap::new(),
             tentative: BTreeMap::new(),
         }
     }
 
-    pub fn run(mut self) -> Result<(), Failure> {
+    pub fn run(mut self) -> Result<Ran, Failure> {
         for i in 0..self.instances.len() {
             let id = self.instances[i].id;
             let key = Input::ClientKey(client_key(0).public(), link_key(id));
             self.handle(i, key)?;
         }
         let rounds = self.schedule.cuts.len() as u64 * VIEW_MS;
-        let mut next_request = 0;
+        let (mut next_request, mut next_repeat) = (0, REPEAT_EVERY_MS);
         while self.now < rounds {
             if self.now >= next_request {
                 next_request = self.now + REQUEST_EVERY_MS;
                 self.ask()?;
             }
-            self.step(next_request.min(rounds))?;
+            if self.now >= next_repeat {
+                next_repeat = self.now + REPEAT_EVERY_MS;
+                self.ask_again()?;
+            }
+            self.step(next_request.min(next_repeat).min(rounds))?;
+            let correct = self.instances.iter().filter(|i| i.correct);
+            let views = correct.map(|i| i.core.standing().view);
+            self.last_view = views.fold(self.last_view, View::max);
         }
         self.healed = true;
         self.ask()?;
@@ -124,9 +136,15 @@ impl Group<'_> {
             if self.now >= end {
                 return Err(Failure::new("liveness", self.describe()));
             }
-            self.step(end)?;
+            if self.now >= next_repeat {
+                next_repeat = self.now + REPEAT_EVERY_MS;
+                self.ask_again()?;
+            }
+            self.step(next_repeat.min(end))?;
         }
-        Ok(())
+        Ok(Ran {
+            last_view: self.last_view,
+        })
     }
 
     /// A client asks all for something new.
@@ -143,6 +161,24 @@ impl Group<'_> {
             request,
         };
         self.requests.push(request.clone());
+        self.give(&request)
+    }
+
+    /// The client shows all what not every correct replica has done yet, signed: only that is a claim, for which a primary that does not order it is left.
+    fn ask_again(&mut self) -> Result<(), Failure> {
+        for at in 0..self.requests.len() {
+            let digest = self.requests[at].request.digest();
+            let mut correct = self.instances.iter().filter(|i| i.correct);
+            if correct.any(|i| !i.executed.contains(&digest)) {
+                let mut request = self.requests[at].clone();
+                request.auth = Authenticator::Signed(client_key(0).sign(&digest).into());
+                self.give(&request)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, request: &AuthRequest) -> Result<(), Failure> {
         for i in 0..self.instances.len() {
             self.handle(i, Input::Request(Verified::from_link(request.clone())))?;
         }
