@@ -38,6 +38,8 @@ pub struct Group {
     workers: u16,
     verifiers: u16,
     sealers: u16,
+    /// See [`Group::take_stopped`].
+    stopped: usize,
     /// The links of its members.
     pub net: Net,
 }
@@ -101,6 +103,7 @@ impl Group {
             file,
             replicas,
             byzantine: knobs.byzantine.map(|(id, fault)| (id, fault.to_string())),
+            stopped: 0,
             misbehaving: knobs.misbehaving(),
             workers: knobs.workers,
             verifiers: knobs.verifiers,
@@ -328,10 +331,16 @@ impl Group {
     /// What kept a replica's disk from working is over.
     fn recover(&mut self, id: u8) -> Result<()> {
         self.check_processes()?;
+        self.stopped += usize::from(self.replica(id).child.is_none());
         // Its last write may have failed, and it may be about to stop for that: so it is started anew.
         self.kill(id)?;
         self.replica(id).may_end = false;
         self.start_replica(id)
+    }
+
+    /// How many replicas have stopped since this was last asked because their disks were full, or a write was cut.
+    pub fn take_stopped(&mut self) -> usize {
+        std::mem::take(&mut self.stopped)
     }
 
     /// Fails if a replica has ended by itself without being allowed to.

@@ -35,6 +35,8 @@ pub struct Round {
     pub view: u64,
     /// Objects whose check was given up.
     pub undecided: usize,
+    /// How many replicas stopped because their disks were full, or a write was cut.
+    pub stopped: usize,
     /// When operations were answered, in milliseconds, and how long they took, in microseconds; for the picture.
     #[serde(skip)]
     pub answers: Vec<(u64, u64)>,
@@ -142,8 +144,8 @@ impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "round {} (seed {}): {} operations, {} unknown; {:.1} ms median, {:.0} ms p99, {:.0} ms longest; silent for {:.1} s; after \
-             healing answered in {:.1} s, agreed in {:.1} s, view {}",
+            "round {} (seed {}): {} operations, {} unknown; {:.1} ms median, {:.0} ms p99, {:.0} ms longest; silent for {:.1} s; {} \
+             stopped by their disks; after healing answered in {:.1} s, agreed in {:.1} s, view {}",
             self.round,
             self.seed,
             self.operations,
@@ -152,6 +154,7 @@ impl fmt::Display for Round {
             self.p99_ms,
             self.longest_ms,
             self.silence_s,
+            self.stopped,
             self.answered_s,
             self.agreed_s,
             self.view

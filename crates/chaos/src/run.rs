@@ -365,6 +365,7 @@ async fn one_round(
         agreed_s: agreed.as_secs_f64(),
         view,
         undecided,
+        stopped: group.take_stopped(),
         ..Round::measure(&history)
     })
 }
