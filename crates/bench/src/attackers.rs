@@ -91,6 +91,12 @@ impl Attack {
         }
     }
 
+    /// Whether it has operations ordered, or reads served, as correct clients do besides.
+    pub fn has_orders(self) -> bool {
+        use Attack::{Deaf, Giants, Greedy, Sessions, Watches};
+        matches!(self, Deaf | Giants | Greedy | Sessions | Watches)
+    }
+
     /// Messages, connections or operations in a second, of all attackers together.
     pub fn rate(self) -> u64 {
         match self {

@@ -4,7 +4,8 @@
 //! All in one run: in each round a group is measured in peace, then one under each attack. Each attack has a group of its own, so that
 //! none suffers from what another has brought about. Attackers share the machine with the replicas, which the papers' did not:
 //! so after each attack the group in peace is measured again while a process takes as much processor time as the attackers took and sends
-//! nothing (*control*). What is below the control's throughput was done by what they sent. The processor time of correct
+//! nothing (*control*). Where attackers are clients of whom operations are taken, the control has as many clients more, and what counts of it is the correct ones' part. What is below the
+//! control's throughput was done by what they sent. The processor time of correct
 //! replicas for an operation of a correct client says the same in another way.
 
 mod figures;
@@ -41,6 +42,8 @@ const CLIENTS: usize = 20;
 const LOAD: Load = Load::of(Workload::of(0, 0), CLIENTS, 1);
 /// Faulty ones, all with keys of the group's.
 const ATTACKERS: usize = 4;
+/// As many correct ones, where attackers have operations ordered.
+const CROWD: Load = Load::of(Workload::of(0, 0), CLIENTS + ATTACKERS, 1);
 /// How long attackers may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an attack goes on before it is measured, at least: what it brings about at first shows in the longest wait.
@@ -269,7 +272,8 @@ impl<'a> Bench<'a> {
         let attackers = Attackers::start(launcher, attack, attacked, round).await?;
         let measured = Measured::new(attackers.pid, || attacked.measure(window))?;
         attackers.stop().await?;
-        self.beside_control(measured, peace).await
+        let load = if attack.has_orders() { &CROWD } else { &LOAD };
+        self.beside_control(measured, load, peace).await
     }
 
     async fn flooding_replica(&mut self, peace: &Round) -> Result<Round> {
@@ -283,20 +287,26 @@ impl<'a> Bench<'a> {
         measured.attackers = (measured.attackers - honest).max(0.0);
         // Three of the four are correct.
         measured.sample.replica_cpu *= 4.0 / 3.0;
-        self.beside_control(measured, peace).await
+        self.beside_control(measured, &LOAD, peace).await
     }
 
     /// Measures the group in peace again, with the processor time taken that the attackers took.
-    async fn beside_control(&mut self, measured: Measured, peace: &Round) -> Result<Round> {
+    async fn beside_control(
+        &mut self,
+        measured: Measured,
+        load: &Load,
+        peace: &Round,
+    ) -> Result<Round> {
         let window = self.window();
         let thousandths = (measured.attackers * 1e3) as u64;
         let burner = Attackers::burn(&self.options.launcher, thousandths).await?;
-        let control = self.sound.measure(window)?;
+        let control = self.sound.measure_with(load, window)?;
         burner.stop().await?;
         let round = Round::of(&measured.sample).beside(peace);
         let control = Figures::of(&control);
+        let of_correct = control.ops_per_s * CLIENTS as f64 / load.clients as f64;
         Ok(Round {
-            share_of_control: Some(round.figures.ops_per_s / control.ops_per_s),
+            share_of_control: Some(round.figures.ops_per_s / of_correct),
             cpu_ratio: round.figures.replica_cpu_us / control.replica_cpu_us,
             attackers: measured.attackers,
             ..round
@@ -365,6 +375,8 @@ impl Attacked {
         };
         let attackers = match case {
             Case::ByClients(_) => ATTACKERS * options.rounds,
+            // For the control.
+            Case::Peace => ATTACKERS,
             _ => 0,
         };
         let (clients, launcher) = (CLIENTS + attackers, &options.launcher);
@@ -387,7 +399,11 @@ impl Attacked {
     }
 
     fn measure(&mut self, window: Window) -> Result<Sample> {
-        self.fleet.measure(&self.group, &LOAD, window)
+        self.measure_with(&LOAD, window)
+    }
+
+    fn measure_with(&mut self, load: &Load, window: Window) -> Result<Sample> {
+        self.fleet.measure(&self.group, load, window)
     }
 
     async fn stop(self) -> Result<()> {
