@@ -13,7 +13,7 @@ record! {
     pub struct QuotaRow {
         /// Its number, which is never used again.
         pub number: u64,
-        /// The directory.
+        /// The directory; 0 for a guest to whom nothing there is shown.
         pub dir: Ino,
         /// Where the directory is in the volume, from `/` on; for user 0 alone, and empty where that is too deep.
         pub path: Bytes,

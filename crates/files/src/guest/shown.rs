@@ -207,6 +207,19 @@ impl Fs<'_, '_> {
             Answer::Written(written) => &mut written.attr,
             Answer::Progress(progress) => &mut progress.attr,
             Answer::Made(made) => &mut made.attr,
+            Answer::Quotas(rows) => {
+                for row in &mut rows.quotas {
+                    // It limits the guest also from above what is shared. Where that is, is nobody's to tell.
+                    if !self
+                        .allowed_on(guest, row.dir)?
+                        .rights
+                        .contains(Rights::LOOKUP)
+                    {
+                        row.dir = Ino(0);
+                    }
+                }
+                return Ok(());
+            }
             // Nothing that says more than was asked for.
             Answer::Done(_)
             | Answer::Bytes(_)
@@ -221,7 +234,6 @@ impl Fs<'_, '_> {
             | Answer::Grants(_)
             | Answer::Audit(_)
             | Answer::Revocations(_)
-            | Answer::Quotas(_)
             | Answer::Adopted(_)
             | Answer::Held(_) => return Ok(()),
         };

@@ -91,7 +91,8 @@ fn lock() -> impl Strategy<Value = Lock> {
     )
 }
 
-fn on_names() -> impl Strategy<Value = Action> {
+/// Boxed, as what is large below: with all kinds of operations side by side it would take the test's stack.
+fn on_names() -> BoxedStrategy<Action> {
     let place = || (ino(), name());
     let mode = any::<u32>;
     prop_oneof![
@@ -154,13 +155,14 @@ fn on_names() -> impl Strategy<Value = Action> {
             }
         ),
     ]
+    .boxed()
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
     (option::of(number()), option::of(number())).prop_map(|(bytes, files)| Limits { bytes, files })
 }
 
-fn on_objects() -> impl Strategy<Value = Action> {
+fn on_objects() -> BoxedStrategy<Action> {
     let word = any::<u32>;
     prop_oneof![
         Just(Action::Ping(Nothing)),
@@ -203,9 +205,9 @@ fn on_objects() -> impl Strategy<Value = Action> {
         }),
         lock().prop_map(Action::Lock),
     ]
+    .boxed()
 }
 
-/// Boxed: with all kinds of operations side by side, what is large takes the test's stack.
 fn copy_range() -> BoxedStrategy<Action> {
     let parts = (target(), number(), target(), number(), number());
     let copy = parts.prop_map(|(from, offset, to, to_offset, len)| {
@@ -220,7 +222,7 @@ fn copy_range() -> BoxedStrategy<Action> {
     copy.boxed()
 }
 
-fn on_contents() -> impl Strategy<Value = Action> {
+fn on_contents() -> BoxedStrategy<Action> {
     let place = prop_oneof![number().prop_map(Place::At), Just(Place::End(Nothing))];
     prop_oneof![
         (target(), number(), any::<u32>()).prop_map(|(target, offset, len)| {
@@ -268,11 +270,12 @@ fn on_contents() -> impl Strategy<Value = Action> {
             })
         }),
     ]
+    .boxed()
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let who = (any::<u32>(), any::<u32>(), vec(any::<u32>(), 0..4));
-    let plain = || prop_oneof![on_names(), on_objects(), on_contents()];
+    let plain = || prop_oneof![on_names(), on_objects(), on_contents()].boxed();
     let with_attrs =
         (vec(ino(), 0..4), option::of(stamp()), plain()).prop_map(|(objects, guard, action)| {
             Action::WithAttrs(WithAttrs {
@@ -282,6 +285,7 @@ fn op() -> impl Strategy<Value = Op> {
             })
         });
     let action = prop_oneof![3 => plain(), 1 => with_attrs];
+    let action = action.boxed();
     (who, action).prop_map(|((uid, gid, groups), action)| Op::new(Who { uid, gid, groups }, action))
 }
 
@@ -342,7 +346,7 @@ fn quota_row() -> impl Strategy<Value = QuotaRow> {
     )
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> BoxedStrategy<Answer> {
     let held = (number(), number(), any::<u32>()).prop_map(|(start, end, pid)| HeldLock {
         kind: LockKind::Write,
         start,
@@ -399,6 +403,7 @@ fn answer() -> impl Strategy<Value = Answer> {
         (number(), attr()).prop_map(|(done, attr)| Answer::Progress(Progress { done, attr })),
         option::of(held).prop_map(Answer::Lock),
     ]
+    .boxed()
 }
 
 fn plain_outcome() -> impl Strategy<Value = Outcome> {

@@ -31,6 +31,7 @@ mod passed_on;
 mod places;
 mod quota;
 mod reading;
+mod rows;
 mod script;
 mod semantics;
 mod sharing;
