@@ -36,10 +36,10 @@ use crate::group::{Group, Replica};
 
 /// The protocol's name in the handshake (ALPN). Its number rises with what is sent, and with what is executed: replicas that come to other states by the same operations
 /// would stop the group at the next checkpoint.
-pub const PROTOCOL: &[u8] = b"quorate/3";
+pub const PROTOCOL: &[u8] = b"quorate/4";
 
 /// Its name for those who come as guests.
-const GUEST_PROTOCOL: &[u8] = b"quorate-guest/3";
+const GUEST_PROTOCOL: &[u8] = b"quorate-guest/4";
 
 /// The label under which both ends derive the key of request MACs (RFC 8446, 7.5).
 const MAC_LABEL: &[u8] = b"quorate request mac";

@@ -20,7 +20,7 @@ fn begin(cluster: &Cluster, key: &KeyPair, is_guest: bool, bytes: u32) -> Sender
     let mut tcp = TcpStream::connect(&replica.address).unwrap();
     let mut config = (*Identity::new(key).client_config(replica.key)).clone();
     if is_guest {
-        config.alpn_protocols = vec![b"quorate-guest/3".to_vec()];
+        config.alpn_protocols = vec![b"quorate-guest/4".to_vec()];
     }
     let mut tls = ClientConnection::new(config.into(), tls::server_name()).unwrap();
     while tls.is_handshaking() {
