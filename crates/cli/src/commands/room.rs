@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use quorate_net::group::show_capacity;
 use rustix::fs::statvfs;
 
-/// What a replica needs beside what the volume holds, at the most: its log, and what was superseded since the last checkpoint.
+/// What a replica needs beside what the volume holds, at the most: its log, and what was superseded since the last checkpoint. Of a small disk it is two thirds of each copy's part:
+/// where a volume is rewritten faster than checkpoints are made, half was not enough.
 const BESIDE: u64 = 512 << 20;
 
 /// The least that is worth having.
@@ -22,7 +23,7 @@ pub fn shared(place: &Path, copies: usize) -> Result<u64> {
 /// The same, where so many bytes are free: four fifths of what each copy can have beside its log, in whole MiB.
 fn of(free: u64, copies: usize) -> u64 {
     let each = free / copies.max(1) as u64;
-    let content = (each - BESIDE.min(each / 2)) / 5 * 4;
+    let content = (each - BESIDE.min(each / 3 * 2)) / 5 * 4;
     (content >> 20 << 20).max(LEAST)
 }
 
