@@ -12,36 +12,53 @@ use crate::ci;
 /// How many tests may need a second try; where more fail, it is not the machine.
 const TRIES: usize = 3;
 
+/// Lines that are said again of what failed.
+const REPORTED: usize = 1000;
+
 /// The only tests that get one: they start processes and mount.
 const TARGET: &str = "system";
 
-/// All tests, those of what is built on demand too: key holders in TPMs, against one that is a program.
-const EVERYTHING: [&str; 4] = ["test", "--workspace", "--features", "quorate/tpm"];
+/// All tests, those of what is built on demand too: key holders in TPMs, against one that is a program; and with what the laboratory is built with, so that
+/// it need not be built once more.
+pub const EVERYTHING: [&str; 3] = [
+    "--workspace",
+    "--features",
+    "quorate/tpm,quorate-lab/mutants,quorate-lab/remember",
+];
 
 /// What Clippy says of the workspace is said while the tests are built, and ends that: `cargo clippy` would compile all that it is built on
 /// once more, which takes minutes. The names are those that `cargo clippy` sets.
-const LINTED: [(&str, &str); 2] = [
+pub const LINTED: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__"),
 ];
 
 /// Builds all tests, with lints.
 pub fn build() -> Result<(), String> {
-    let args = [&EVERYTHING[..], &["--no-run"]].concat();
+    let args = [&["test", "--no-run"], &EVERYTHING[..]].concat();
     ci::program_with("cargo", &args, &LINTED)
 }
 
 /// `cargo test` of the whole workspace.
 pub fn all() -> Result<(), String> {
-    let Err(first) = listen(&[&EVERYTHING[..], &["--no-fail-fast"]].concat())? else {
+    let Err(first) = listen(&[&["test", "--no-fail-fast"], &EVERYTHING[..]].concat())? else {
         return Ok(());
     };
-    let again = first.again().ok_or("cargo test --workspace failed")?;
+    let Some(again) = first.again() else {
+        println!("== what failed, once more\n{}", first.report);
+        return Err("cargo test --workspace failed".into());
+    };
     println!("== once more, alone: {}", again.join(" "));
     let by_itself = ["--test", TARGET, "--", "--exact", "--test-threads=1"];
-    let mut args = [&EVERYTHING[..], &by_itself].concat();
+    let mut args = [&["test"], &EVERYTHING[..], &by_itself].concat();
     args.extend(again.iter().map(String::as_str));
-    listen(&args)?.map_err(|_| "a test failed twice".to_owned())?;
+    if let Err(second) = listen(&args)? {
+        println!(
+            "== what failed, once more\n{}{}",
+            first.report, second.report
+        );
+        return Err("a test failed twice".into());
+    }
     println!(
         "== FLAKY, passed on the second try, to be mended: {}",
         again.join(" ")
@@ -55,6 +72,8 @@ struct Failed {
     /// Targets, as cargo names them: what to add to its command to run them again.
     targets: Vec<String>,
     tests: Vec<String>,
+    /// What was said of them: to be said again at the end, since a log may be kept in part.
+    report: String,
 }
 
 impl Failed {
@@ -70,6 +89,7 @@ impl Failed {
         Failed {
             targets: errors.lines().filter_map(target).collect(),
             tests: said.lines().filter_map(test).collect(),
+            report: report(said, errors),
         }
     }
 
@@ -80,6 +100,23 @@ impl Failed {
         let few = (1..=TRIES).contains(&self.tests.len());
         (alone && few).then_some(&self.tests[..])
     }
+}
+
+/// What tests print that fail, as the harness sums it up; and how programs ended that did not come so far.
+fn report(said: &str, errors: &str) -> String {
+    let mut is_summary = false;
+    let summed = said.lines().filter(|line| {
+        let ends = line.starts_with("test result: ");
+        is_summary = !ends && (is_summary || *line == "failures:");
+        is_summary
+    });
+    const ENDS: [&str; 4] = ["error", "process didn't exit", "overflowed its", "`-p "];
+    let ends = errors
+        .lines()
+        .filter(|line| ENDS.iter().any(|word| line.trim().contains(word)));
+    let all: Vec<&str> = summed.chain(ends).collect();
+    let lines = all.iter().take(REPORTED);
+    lines.flat_map(|line| [*line, "\n"]).collect()
 }
 
 /// Runs cargo and passes on what it says; what failed where it did.
@@ -126,6 +163,19 @@ mod of_what_is_said {
     fn a_system_test_is_tried_again() {
         let failed = Failed::of(SAID, ERRORS);
         assert_eq!(failed.again(), Some(&["up::two".to_owned()][..]));
+    }
+
+    #[test]
+    fn what_failed_is_said_again() {
+        let said = "test a ... ok\nfailures:\n---- up::two stdout ----\nleft: 1\n\nfailures:\n    up::two\n\ntest result: FAILED. 1\ntest b ... ok\n";
+        let errors = "   Compiling x\nthread 'c' has overflowed its stack\nerror: test failed, to rerun pass `-p x`\nwarning: y\n";
+        let report = Failed::of(said, errors).report;
+        let lines: Vec<&str> = report.lines().collect();
+        let all = [
+            &said.lines().collect::<Vec<_>>()[1..8],
+            &errors.lines().collect::<Vec<_>>()[1..3],
+        ];
+        assert_eq!(lines, all.concat());
     }
 
     #[test]

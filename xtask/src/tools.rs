@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::ci;
+
 /// Name, version, and how it is built. What runs for a moment is rather built quickly than to be quick.
 type Tool = (&'static str, &'static str, &'static [&'static str]);
 
@@ -19,8 +21,7 @@ pub fn path(name: &str) -> PathBuf {
 }
 
 fn root() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    target.join("tools")
+    PathBuf::from(ci::target()).join("tools")
 }
 
 /// Installs what the test suite needs, unless it is there.

@@ -164,7 +164,7 @@ fn hunters<'a>(args: &Arguments, mutant: Mutant, tests: &'a Tests) -> Vec<Hunter
         Hunter {
             name: "twins",
             runs: args.seeds,
-            run: Box::new(|seed| TWINS.sample(seed).run()),
+            run: Box::new(|seed| TWINS.sample(seed).run().map(drop)),
         },
         Hunter {
             name: "scenario",
