@@ -7,11 +7,13 @@
 //! The agent runs on its user's machine and is what the user trusts; no replica is. Absent on purpose: any
 //! decision about permissions or content. The service makes those.
 
+mod accesses;
 pub mod fuse;
 mod let_in;
 pub mod session;
 pub mod volume;
 
+pub use accesses::Accesses;
 pub use let_in::LetIn;
 pub use session::{InlineSession, NoResult, Session, SessionFailed, TimedCallError};
 pub use volume::{CallError, Spanning, Volume};

@@ -14,10 +14,10 @@ use quorate_files::answer::{
     WithAttrs as AttrsAnswer, Written,
 };
 use quorate_files::op::{
-    Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Hold, Link, ListXattr, Lock, Lookup,
-    Make, Mkdir, Mknod, Open, PassedOn, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr,
-    Rename, Restore, Revocations, Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink,
-    Unlink, WithAttrs, Write, XattrMode, flags,
+    Access, Accessed, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Hold, Link, ListXattr,
+    Lock, Lookup, Make, Mkdir, Mknod, Open, PassedOn, Place, PutCredential, Quotas, Read, ReadDir,
+    RemoveXattr, Rename, Restore, Revocations, Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr,
+    Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
@@ -145,6 +145,11 @@ impl Volume {
             Way::Group(session) => Some(session.group()),
             Way::Groups(_) => None,
         }
+    }
+
+    /// Whether it is a guest's, of whom credentials are asked.
+    pub fn is_guests(&self) -> bool {
+        self.let_in.is_some()
     }
 
     /// The sessions of now. A handle ends with the session in which it was opened.
@@ -310,6 +315,8 @@ impl Volume {
         check_open(Open) => CheckOpen -> Attr(Attr);
         /// Holds files, and lets go of others.
         hold(Hold) => Hold -> Held(Held);
+        /// Tells what was read.
+        accessed(Accessed) => Accessed -> Done(Nothing);
         /// Makes and opens a file, or opens what has the name.
         create(Create) => Create -> Opened(Opened);
         /// Lets go of a handle.
@@ -436,6 +443,7 @@ fn is_repeatable(action: &Action) -> bool {
         | Action::Fallocate(_)
         | Action::CopyRange(_)
         | Action::Adopt(_)
+        | Action::Accessed(_)
         | Action::Open(_) => true,
         Action::SetQuota(set) => set.limits.is_some(),
         Action::Write(write) => matches!(write.place, Place::At(_)),

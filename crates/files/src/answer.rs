@@ -37,15 +37,15 @@ record! {
         pub blocks: u64,
         /// The device number of a device.
         pub rdev: u64,
-        /// Access time. Reads don't change it.
+        /// Access time. Who reads may have it moved, see [`Action::Accessed`](crate::Action::Accessed).
         pub atime: Stamp,
         /// When the content changed.
         pub mtime: Stamp,
-        /// When anything changed. No two changes of an object share it.
+        /// When anything but the access time changed. No two changes of an object share it.
         pub ctime: Stamp,
         /// When it was made.
         pub btime: Stamp,
-        /// Counts the changes, by one with each operation that changes the object.
+        /// Counts the changes, by one with each operation that changes the object; that it was read is none.
         pub change: u64,
         /// Whether there are extended attributes, ACLs among them. So who has the attributes need not ask for what is not there.
         pub has_xattrs: bool,

@@ -316,6 +316,7 @@ fn about(action: &Action) -> Ino {
         Action::Access(op) => op.ino,
         Action::Open(op) | Action::CheckOpen(op) => op.ino,
         Action::Hold(op) => op.keep.first().copied().unwrap_or(Ino(0)),
+        Action::Accessed(op) => op.objects.first().map_or(Ino(0), |seen| seen.ino),
         Action::Link(op) => op.ino,
         Action::SetXattr(op) => op.ino,
         Action::GetXattr(op) => op.ino,

@@ -88,6 +88,11 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::RemoveXattr(op) => xattr(settles, op.ino, &op.name),
         Action::Lock(op) => settles.settle(of(LOCKS, op.handle.ino)),
 
+        Action::Accessed(op) => {
+            let objects = op.objects.iter();
+            objects.fold(settles, |uses, seen| uses.settle(of(ATTR, seen.ino)))
+        }
+
         // Seldom, and what they touch is asked about by all that guests do.
         Action::PutCredential(_)
         | Action::Revoke(_)

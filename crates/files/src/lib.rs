@@ -16,6 +16,7 @@ extern crate alloc;
 
 #[macro_use]
 mod types;
+mod accesses;
 mod acl;
 mod admission;
 pub mod answer;
@@ -51,6 +52,7 @@ mod walk;
 mod weight;
 mod xattr;
 
+pub use accesses::is_access_due;
 pub use admission::Admission;
 pub use answer::{Answer, Attr, Outcome};
 pub use errno::Errno;

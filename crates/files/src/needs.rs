@@ -66,6 +66,7 @@ impl Fs<'_, '_> {
             | Action::Audit(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
+            | Action::Accessed(_)
             // That there is a credential is all.
             | Action::StatFs(_) => Vec::new(),
 
@@ -230,7 +231,8 @@ pub(crate) fn is_free(action: &Action) -> bool {
         | Action::PassedOn(_)
         | Action::Audit(_)
         | Action::SetQuota(_)
-        | Action::Adopt(_) => true,
+        | Action::Adopt(_)
+        | Action::Accessed(_) => true,
         Action::Quotas(op) => op.about.is_none(),
         Action::Hold(op) => op.keep.is_empty(),
         _ => false,

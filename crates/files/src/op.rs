@@ -4,6 +4,7 @@
 //! values are bytes, never text. Bounds that depend on the state are the service's to check; the codec
 //! checks only that a value has one form and that lists are bounded.
 
+mod accesses;
 mod credentials;
 mod holds;
 mod parameters;
@@ -16,6 +17,7 @@ use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
 
 use crate::types::{Handle, Ino, Nothing};
 
+pub use accesses::*;
 pub use credentials::*;
 pub use holds::*;
 pub use parameters::*;
@@ -219,6 +221,8 @@ tagged! {
         /// What was passed on from a link, directly or by others, of what the volume keeps: for who holds a credential that ends with that link, and
         /// for members. `Grants`.
         44 => PassedOn(PassedOn),
+        /// Tells that objects were read, late and of many at once, for all but guests (`EPERM`). `Done`.
+        45 => Accessed(Accessed),
     }
 }
 
@@ -305,6 +309,7 @@ impl Action {
             Action::Restore(_) => 42,
             Action::Revocations(_) => 43,
             Action::PassedOn(_) => 44,
+            Action::Accessed(_) => 45,
         }
     }
 
@@ -354,7 +359,8 @@ impl Action {
             | Action::Restore(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
-            | Action::Hold(_) => false,
+            | Action::Hold(_)
+            | Action::Accessed(_) => false,
         }
     }
 }

@@ -435,6 +435,7 @@ fn act(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::Open(op) => fs.open(op),
         Action::CheckOpen(op) => fs.check_open(op),
         Action::Hold(op) => fs.hold(op),
+        Action::Accessed(op) => fs.accessed(op),
         Action::Create(op) => fs.create(op),
         Action::Release(handle) => fs.release(*handle),
         Action::Read(op) => fs.read(op),

@@ -27,6 +27,8 @@ const CHUNK: usize = CHUNK_BYTES as usize + ROW;
 const LOCKS: usize = 64 * MAX_LOCKS;
 /// A file that is held, or let go.
 const HELD: usize = 4 * ROW;
+/// The attributes of one that was read.
+const ACCESSED: usize = 4 * ROW;
 /// An object that is made may get two, and a change of mode changes one.
 const ACLS: usize = 2 * MAX_ACL_BYTES;
 
@@ -54,6 +56,7 @@ pub(crate) fn weight(action: &Action) -> usize {
         Action::Hold(op) => {
             ROWS + (op.keep.len() + op.let_go.len()) * HELD + op.let_go.len() * LOCKS
         }
+        Action::Accessed(op) => ROWS + op.objects.len() * ACCESSED,
         Action::Adopt(_) => ROWS + MAX_QUOTA_ROWS as usize * 2 * ROW,
         _ => ROWS,
     }
@@ -97,6 +100,8 @@ pub(crate) fn work(action: &Action) -> usize {
         Action::PutCredential(_) => CHAIN,
         Action::Grants(_) | Action::PassedOn(_) => WAYS,
         Action::Hold(op) => op.keep.len() * HELD_BY_NAMES,
+        // Attributes and an ACL.
+        Action::Accessed(op) => op.objects.len() * 2 * SUMMARY,
         Action::Lock(op) if op.kind != LockKind::Unlock => BEHIND_LOCKS,
         _ => 0,
     }

@@ -14,15 +14,16 @@ mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_client::{CallError, Volume};
+use quorate_client::{Accesses, CallError, Volume};
 use quorate_files::answer::Version;
 use quorate_files::op::{Lookup, WithAttrs};
 use quorate_files::{Action, Answer, Attr, Ino, Stamp, Who};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::call::{self, Call, Place};
@@ -59,6 +60,8 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Front {
     volume: Volume,
+    /// Made by the first call that needs it: those are in a runtime.
+    accesses: OnceLock<Arc<Accesses>>,
     settings: Settings,
     replays: Replays,
     changes: Arc<Semaphore>,
@@ -157,6 +160,7 @@ impl Front {
     /// A front of a volume.
     pub fn new(volume: Volume, settings: Settings) -> Front {
         Front {
+            accesses: OnceLock::new(),
             volume,
             settings,
             replays: Replays::default(),
@@ -165,6 +169,12 @@ impl Front {
             mounts: mount::Mounts::default(),
             connected: Mutex::default(),
         }
+    }
+
+    /// Something was read that has these attributes.
+    fn was_read(&self, attr: &Attr) {
+        let new = || Accesses::new(self.volume.clone(), Handle::current());
+        self.accesses.get_or_init(new).note(attr);
     }
 
     /// What is offered to whom.

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use quorate_client::volume::{Called, Calling, Failing};
 use quorate_client::{CallError, Session, Spanning, Volume};
 use quorate_files::answer::{Held, StatFs};
-use quorate_files::op::{GetXattr, Hold};
+use quorate_files::op::{Accessed, GetXattr, Hold};
 use quorate_files::{Action, Answer, Errno, Ino, Nothing, Op, Who};
 use quorate_nfs::Secrets;
 use quorate_nfs::handle::Named;
@@ -327,6 +327,7 @@ impl Inner {
         match action {
             Action::Ping(nothing) => self.ping(&who, nothing).await,
             Action::Hold(hold) => self.hold_files(&who, hold).await.map(Answer::Held),
+            Action::Accessed(read) => self.tell_read(&who, read).await,
             Action::StatFs(_) | Action::StatFsOf(_) => self.space(&who).await.map(Answer::StatFs),
             Action::Lookup(lookup) => self.lookup(&who, lookup).await.map(Answer::Attr),
             Action::ReadDir(list) => self.list(&who, list).await.map(Answer::Entries),
@@ -381,6 +382,31 @@ impl Inner {
         Ok(Held {
             gone: gone.map(|(_, whole)| *whole).collect(),
         })
+    }
+
+    /// To each group what was read of it. What is no object's number is passed over, as by a group.
+    async fn tell_read(&self, who: &Who, read: Accessed) -> Called<Answer> {
+        let mut of_members: Vec<(&Member, Accessed)> = Vec::new();
+        for mut seen in read.objects {
+            let Ok(at) = self.at(seen.ino) else { continue };
+            seen.ino = at.ino;
+            match of_members
+                .iter_mut()
+                .find(|of| std::ptr::eq(of.0, at.member))
+            {
+                Some((_, read)) => read.objects.push(seen),
+                None => of_members.push((
+                    at.member,
+                    Accessed {
+                        objects: vec![seen],
+                    },
+                )),
+            }
+        }
+        for (member, read) in of_members {
+            member.volume.accessed(who, read).await?;
+        }
+        Ok(Answer::Done(Nothing))
     }
 
     async fn ping(&self, who: &Who, nothing: Nothing) -> Called<Answer> {

@@ -22,7 +22,8 @@ use super::parse_route;
 ///   allow_other, noallow_other   whether other users come in [default: if the system
 ///                                lets them; by a credential, no]
 ///   key=, credential=, log=      as the options with these names, for fstab(5)
-/// Always so: nosuid, nodev, noatime. See docs/mount.md.
+///   noatime, nodiratime          reading changes no time of access, or none of directories
+/// Always so: nosuid, nodev. See docs/mount.md.
 ///
 /// Whom the group file does not name mounts by credentials. With one that is about a directory, that directory is the mount's root. With several,
 /// or a directory of them, the root has an entry for each, with the name of its file; what is put into the directory later, or taken out

@@ -111,6 +111,21 @@ fn two_groups_are_one_volume() {
     assert_eq!(seen, "CONtent");
     drop(open);
 
+    // That something was read is told to its own group.
+    let read = [&a, &c].map(|dir| dir.join("read"));
+    for file in &read {
+        fs::write(file, b"text").expect("a file");
+        assert_eq!(fs::read(file).expect("it"), b"text");
+    }
+    for file in &read {
+        eventually("a time of access", || {
+            let meta = fs::metadata(file).expect("it");
+            let modified = (meta.mtime(), meta.mtime_nsec());
+            (meta.atime(), meta.atime_nsec()) > modified
+        });
+        fs::remove_file(file).expect("it");
+    }
+
     // Directories, with what is below them.
     fs::create_dir_all(a.join("x/y")).expect("directories");
     fs::write(a.join("x/y/z"), b"deep").expect("a file");

@@ -47,6 +47,9 @@ pub struct Caching {
     pub sync: bool,
     /// Whether each read of a file that is open asks first whether the file has changed.
     pub validate_reads: bool,
+    /// Whether reading changes times of access, by the rule of `relatime`; and of directories.
+    pub accesses: bool,
+    pub accesses_of_directories: bool,
 }
 
 impl Default for Caching {
@@ -56,6 +59,8 @@ impl Default for Caching {
             directories: Lifetime::fixed(TTL),
             sync: false,
             validate_reads: false,
+            accesses: true,
+            accesses_of_directories: true,
         }
     }
 }

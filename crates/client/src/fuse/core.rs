@@ -29,6 +29,7 @@ use super::pins::Pins;
 use super::plain::Plain;
 use super::shares::{Root, SHARES, Shares, Start};
 use super::withdrawn::Withdrawn;
+use crate::accesses::Accesses;
 use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
@@ -60,6 +61,7 @@ pub(super) struct Core {
     pub directories: Directories,
     pub callers: Callers,
     pub listings: Listings,
+    pub accesses: Arc<Accesses>,
     pub notifier: OnceCell<fuser::Notifier>,
     pub room: Room,
     budget: Arc<Semaphore>,
@@ -106,6 +108,7 @@ impl Drop for Changing<'_> {
 impl Core {
     pub fn new(volume: Volume, start: Start, caching: Caching, runtime: Handle) -> Arc<Core> {
         Arc::new(Core {
+            accesses: Accesses::new(volume.clone(), runtime.clone()),
             volume,
             root: Root::of(&start),
             owners: start.acting().cloned().map(Owners::of_this_user),
@@ -160,6 +163,7 @@ impl Core {
     /// Waits until nothing is under way and all is written.
     pub async fn finish(self: &Arc<Core>) {
         self.flush_all().await;
+        self.accesses.tell().await;
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.
         let _ = busy.wait_for(|n| *n == 0).await;

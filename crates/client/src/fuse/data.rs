@@ -220,6 +220,8 @@ impl Core {
 
     async fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
         let mut answer = FopenFlags::empty();
+        let counts = self.caching.accesses && !has(how, OFlags::NOATIME);
+        file.counts.store(counts, Ordering::Release);
         if open_flags(how) & flags::WRITE != 0 {
             file.inode.learn(&attr);
         }
@@ -243,6 +245,10 @@ impl Core {
         };
         if keeps {
             answer |= FopenFlags::FOPEN_KEEP_CACHE;
+            if file.allows(flags::READ) && !file.allows(flags::WRITE) {
+                // The kernel may have all that will be read of it.
+                self.was_read(&file, &attr);
+            }
         }
         if has(how, OFlags::APPEND) {
             // Where the bytes go, only the service knows: the kernel must not cache them at its own idea of the end.
@@ -305,9 +311,17 @@ impl Core {
         match done.inspect_err(|errno| self.on_refused(file.ino(), *errno))? {
             Answer::Data(data) => {
                 self.changes.note(&data.attr);
+                self.was_read(file, &data.attr);
                 Ok(data)
             }
             _ => Err(CallError::Garbled.into()),
+        }
+    }
+
+    /// A file was read, or will be, that has these attributes.
+    fn was_read(&self, file: &OpenFile, attr: &Attr) {
+        if file.counts.load(Ordering::Acquire) {
+            self.accesses.note(attr);
         }
     }
 

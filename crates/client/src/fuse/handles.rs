@@ -57,6 +57,8 @@ pub(super) struct OpenFile {
     pub told: AtomicBool,
     /// What is read ahead for it.
     pub ahead: Ahead,
+    /// Whether what is read through it counts for the file's time of access.
+    pub counts: AtomicBool,
 }
 
 impl OpenFile {
@@ -307,6 +309,7 @@ impl Handles {
                 closed: false,
             }),
             ahead: Ahead::default(),
+            counts: AtomicBool::new(false),
         });
         self.files().insert(file.number, file.clone());
         file

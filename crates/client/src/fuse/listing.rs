@@ -170,6 +170,12 @@ impl Core {
             }
             Err(error) => return Err(error.into()),
         };
+        if self.caching.accesses_of_directories
+            && let Some(own) = entries.first().filter(|entry| &entry.name[..] == b".")
+            && let Some(attr) = &own.attr
+        {
+            self.accesses.note(attr);
+        }
         let batch = Arc::new(Batch {
             entries,
             after: cookie,

@@ -143,7 +143,11 @@ pub fn mount_from(
         .enable_time()
         .build()
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
-    let core = Core::new(volume, start, options.caching, runtime.handle().clone());
+    let mut caching = options.caching;
+    // What is mounted by credentials, or can't be changed, keeps its times of access.
+    caching.accesses &= !options.read_only && start.acting().is_none();
+    caching.accesses_of_directories &= caching.accesses;
+    let core = Core::new(volume, start, caching, runtime.handle().clone());
     let front = Front::new(core.clone(), runtime.handle().clone());
     let session = fuser::Session::new(front, &dir, &config)
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
@@ -415,7 +419,6 @@ fn config(options: &MountOptions, is_guest: bool) -> Result<Config, MountError> 
     let mut mount_options = vec![
         MountOption::FSName(format!("{SOURCE}{}", printable(&options.name))),
         MountOption::Subtype("quorate".into()),
-        MountOption::NoAtime,
         // What others put into a volume must not become root's right on this machine.
         MountOption::NoDev,
         MountOption::NoSuid,
@@ -427,6 +430,9 @@ fn config(options: &MountOptions, is_guest: bool) -> Result<Config, MountError> 
     }
     if options.read_only {
         mount_options.push(MountOption::RO);
+    }
+    if !options.caching.accesses {
+        mount_options.push(MountOption::NoAtime);
     }
     if options.no_exec {
         mount_options.push(MountOption::NoExec);

@@ -1,5 +1,6 @@
 //! The client on groups of real replicas, in this process.
 
+mod accesses;
 mod acl;
 mod caching;
 mod common;

@@ -234,6 +234,10 @@ fn the_kernel_refuses_what_it_is_to_refuse() {
     let options = MountOptions {
         read_only: true,
         no_exec: true,
+        caching: Caching {
+            accesses: false,
+            ..Caching::default()
+        },
         ..MountOptions::default()
     };
     let strict = group.mount_with(2, options);
@@ -242,7 +246,7 @@ fn the_kernel_refuses_what_it_is_to_refuse() {
     let refused = fs::write(strict.path("new"), b"").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     for (mount, wanted) in [
-        (&plain, &["rw", "nosuid", "nodev", "noatime"][..]),
+        (&plain, &["rw", "nosuid", "nodev", "relatime"][..]),
         (&strict, &["ro", "nosuid", "nodev", "noexec", "noatime"][..]),
     ] {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();

@@ -174,6 +174,11 @@ fn on_objects() -> BoxedStrategy<Action> {
             prop::collection::vec(ino(), 0..4)
         )
             .prop_map(|(keep, let_go)| Action::Hold(Hold { keep, let_go })),
+        prop::collection::vec((ino(), number()), 0..4).prop_map(|objects| {
+            let seen = |(ino, change)| Seen { ino, change };
+            let objects = objects.into_iter().map(seen).collect();
+            Action::Accessed(Accessed { objects })
+        }),
         (ino(), option::of(limits()))
             .prop_map(|(dir, limits)| Action::SetQuota(SetQuota { dir, limits })),
         (ino(), number()).prop_map(|(dir, after)| Action::Adopt(Adopt { dir, after })),

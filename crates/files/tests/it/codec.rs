@@ -223,6 +223,15 @@ fn samples() -> Vec<Action> {
             keep: vec![ino, parent],
             let_go: vec![ino],
         }),
+        Action::Accessed(Accessed {
+            objects: vec![
+                Seen { ino, change: 7 },
+                Seen {
+                    ino: parent,
+                    change: 0,
+                },
+            ],
+        }),
         Action::Read(Read {
             target: Target::Checked(ino),
             offset: 1,

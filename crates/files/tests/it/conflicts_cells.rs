@@ -246,6 +246,12 @@ fn list(target: Target, plus: bool) -> Action {
     })
 }
 
+/// That an object was read, as it was at each of some changes.
+pub fn accessed(ino: Ino) -> Action {
+    let objects = (0..9).map(|change| Seen { ino, change }).collect();
+    Action::Accessed(Accessed { objects })
+}
+
 pub fn lock(handle: Handle, test: bool) -> Action {
     Action::Lock(Lock {
         handle,
@@ -397,6 +403,7 @@ fn examples(row: &str) -> Vec<Action> {
                 all.push(Action::Hold(Hold { keep, let_go }));
             }
         }
+        "`Accessed`" => all.push(accessed(FILE)),
         "`Create`" => {
             let cut = flags::TRUNC | flags::WRITE;
             let all_flags = [flags::READ, flags::APPEND, cut, cut | flags::EXCLUSIVE];

@@ -14,7 +14,7 @@ use quorate_files::{Handle, Ino, Kind, Nothing};
 use quorate_wire::{SessionId, Time};
 
 use crate::common::{World, set_attr};
-use crate::conflicts_cells::{called, lock};
+use crate::conflicts_cells::{accessed, called, lock};
 use crate::conflicts_dropped::{Declaring, Dropped, Random, kept, kind};
 use crate::support::{Step, in_order};
 use volume::{ACL, READ_WRITE, Volume, bytes, unlink, volume};
@@ -235,6 +235,9 @@ fn changes(v: &Volume, opens: [Handle; 2]) -> Vec<Asked> {
         (vec![], vec![v.kept]),
     ] {
         ask(Action::Hold(Hold { keep, let_go }));
+    }
+    for ino in [v.file, v.other] {
+        ask(accessed(ino));
     }
     let (parent, mode, umask) = (Ino::ROOT, 0o666, 0);
     for (name, flags) in [

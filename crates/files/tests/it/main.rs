@@ -1,5 +1,6 @@
 //! The file service, without a network and a disk.
 
+mod accesses;
 mod acl;
 mod appending;
 mod audit;

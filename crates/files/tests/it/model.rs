@@ -80,7 +80,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let old = |i: usize| old_name(parent, raw[i]);
     let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
-    match raw[2] % 38 {
+    match raw[2] % 40 {
         0 | 1 => Action::Mkdir(Mkdir {
             parent,
             name: name(4),
@@ -181,6 +181,25 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             Action::Hold(Hold {
                 keep: some(keep, raw[5]),
                 let_go: some(let_go, raw[6]),
+            })
+        }
+        // Most of them as they are.
+        38 | 39 => {
+            let seen = |byte: u8| {
+                let ino = ino(byte);
+                let change = tree.attr(ino.0).map_or(0, |attr| attr.change);
+                let is_old = byte.is_multiple_of(5);
+                Seen {
+                    ino,
+                    change: change + u64::from(is_old),
+                }
+            };
+            Action::Accessed(Accessed {
+                objects: raw[3..3 + usize::from(raw[9]) % 5]
+                    .iter()
+                    .copied()
+                    .map(seen)
+                    .collect(),
             })
         }
         25 => Action::Lookup(Lookup {

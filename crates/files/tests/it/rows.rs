@@ -386,6 +386,12 @@ fn free(o: Objects) -> Vec<(Action, Result<()>)> {
             dir: o.dir,
             after: 0,
         }),
+        Action::Accessed(Accessed {
+            objects: vec![Seen {
+                ino: o.file,
+                change: 1,
+            }],
+        }),
         Action::Quotas(Quotas {
             about: None,
             after: 0,

@@ -281,7 +281,7 @@ impl Maker<'_> {
     }
 
     fn on_objects(&self) -> Action {
-        match self.raw[2] % 34 {
+        match self.raw[2] % 36 {
             0..3 => Action::SetAttr(self.set_attr()),
             3 | 4 => Action::Open(Open {
                 ino: match self.raw[5] % 4 {
@@ -364,6 +364,14 @@ impl Maker<'_> {
                     let_go: list(5),
                 })
             }
+            34 | 35 => Action::Accessed(Accessed {
+                objects: (0..6)
+                    .map(|change| Seen {
+                        ino: self.ino(3 + change as usize % 3),
+                        change,
+                    })
+                    .collect(),
+            }),
             28 => Action::Grants(Grants {
                 about: self.raw[4].is_multiple_of(2).then(|| self.ino(3)),
                 after: None,

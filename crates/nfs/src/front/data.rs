@@ -40,6 +40,7 @@ impl Front {
             len: count.min(MAX_IO_BYTES as u32),
         };
         let read = self.volume.read(&object.who, op).await?;
+        self.was_read(&read.attr);
         let mut reply = self.reply(Status::Ok);
         reply.after(Some(&read.attr));
         reply.w.u32(read.data.len() as u32);

@@ -48,6 +48,9 @@ impl Front {
             Ok(Answer::Entries(found)) => found,
             Ok(_) => return another_kind(),
         };
+        if let Some(attr) = seen.after(0) {
+            self.was_read(attr);
+        }
         // Cookies are never used again: one verifier for all of them.
         reply.w.u64(0);
         let mut written = 0;

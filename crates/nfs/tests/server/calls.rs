@@ -255,6 +255,31 @@ fn attributes_are_set() {
     assert_eq!(client.getattr(&file).unwrap().uid, 1001);
 }
 
+/// The first read after a change moves the time of access, and a listing that of a directory, a moment later; nothing else changes.
+#[test]
+fn reads_are_told() {
+    let (_group, _server, mut client, root) = start();
+    let file = client.file(&root, b"f");
+    client.write(&file, 0, b"text").unwrap();
+    let modified = client.getattr(&file).unwrap();
+    let listed = client.getattr(&root).unwrap();
+    client.read_file(&file, 0, 100).unwrap();
+    client.readdir(&root, 0, 4096).unwrap();
+    for (object, before) in [(&file, modified), (&root, listed)] {
+        let mut attr = client.getattr(object).unwrap();
+        for _ in 0..200 {
+            if attr.atime != before.atime {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            attr = client.getattr(object).unwrap();
+        }
+        let time = |t: &nfstime3| (t.seconds, t.nseconds);
+        assert!(time(&attr.atime) > time(&before.ctime));
+        assert_eq!((attr.mtime, attr.ctime), (before.mtime, before.ctime));
+    }
+}
+
 /// More is cut off than one operation may: the call is done when all is.
 #[test]
 fn large_files_are_cut() {

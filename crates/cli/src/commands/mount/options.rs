@@ -54,6 +54,7 @@ pub fn parse(group_name: &str, options: &[String]) -> Result<Options> {
     out.mount.name = group_name.into();
     let (mut files, mut directories) = (Bounds::default(), Bounds::default());
     let (mut sync, mut noac) = (false, false);
+    let (mut accesses, mut of_directories) = (true, true);
     for option in options {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -95,12 +96,14 @@ pub fn parse(group_name: &str, options: &[String]) -> Result<Options> {
             ("comment", Some(_)) => {}
             ("defaults" | "_netdev" | "auto" | "noauto" | "nofail" | "silent", None) => {}
             // Always so.
-            ("default_permissions" | "noatime" | "nodiratime" | "nodev" | "nosuid", None)
-            | ("dirsync" | "cto", None) => {}
-            // As with NFS: they say when a kernel writes times of access, and here none does.
-            ("atime" | "relatime" | "diratime", None) => {}
-            ("strictatime" | "lazytime", None) => bail!(
-                "-o {option}: reading changes no time of access here, so this can't be had; leave it away"
+            ("default_permissions" | "nodev" | "nosuid" | "dirsync" | "cto", None) => {}
+            ("noatime", None) => accesses = false,
+            ("atime" | "relatime", None) => accesses = true,
+            ("nodiratime", None) => of_directories = false,
+            ("diratime", None) => of_directories = true,
+            ("strictatime" | "norelatime" | "lazytime", None) => bail!(
+                "-o {option}: a time of access changes when it is older than the last change or a day old (relatime), or not at all \
+                 (noatime); leave it away"
             ),
             ("dev" | "suid", None) => bail!(
                 "-o {option}: what others put into a volume must not become a right on this machine; a mount is always \
@@ -124,14 +127,17 @@ pub fn parse(group_name: &str, options: &[String]) -> Result<Options> {
             directories: Lifetime::fixed(Duration::ZERO),
             sync: true,
             validate_reads: true,
+            ..Caching::default()
         },
         false => Caching {
             files: files.lifetime("reg")?,
             directories: directories.lifetime("dir")?,
             sync,
-            validate_reads: false,
+            ..Caching::default()
         },
     };
+    out.mount.caching.accesses = accesses;
+    out.mount.caching.accesses_of_directories = accesses && of_directories;
     Ok(out)
 }
 
@@ -192,6 +198,9 @@ mod tests {
             .mount;
         assert!(strict.read_only && strict.no_exec && strict.allow_other == Some(true));
         assert!(!of("ro,rw").expect("both").mount.read_only);
+        assert!(!strict.caching.accesses && !strict.caching.accesses_of_directories);
+        let files_alone = of("noatime,relatime,nodiratime").expect("times").mount;
+        assert!(files_alone.caching.accesses && !files_alone.caching.accesses_of_directories);
         assert!(of("sync").expect("it").mount.caching.sync);
         assert!(!of("sync,async").expect("both").mount.caching.sync);
         let helper = of("key=/etc/k,credential=/a,credential=/b,log=/var/log/q").expect("files");

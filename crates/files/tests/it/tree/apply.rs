@@ -129,6 +129,10 @@ impl Tree {
                 Expected::Object(op.ino.0)
             }
             Action::Hold(op) => Expected::Gone(self.hold(session, op)),
+            Action::Accessed(op) => {
+                self.accessed(who, op);
+                Expected::Done
+            }
             Action::Release(handle) => {
                 self.opens.remove(&(session, *handle)).ok_or(Errno::EBADF)?;
                 Expected::Done

@@ -557,6 +557,22 @@ impl Tree {
         gone
     }
 
+    /// What was read since it was changed was not yet read, or a day ago.
+    fn accessed(&mut self, who: &Who, op: &Accessed) {
+        for Seen { ino, change } in &op.objects {
+            let Ok(()) = self.must(who, ino.0, "r") else {
+                continue;
+            };
+            let now = self.now;
+            let node = self.get_mut(ino.0);
+            let is_read = node.atime > node.mtime.max(node.ctime);
+            let is_of_today = now.secs - node.atime.secs < 24 * 3600;
+            if node.change == *change && !(is_read && is_of_today) {
+                node.atime = now;
+            }
+        }
+    }
+
     pub fn end_session(&mut self, session: u64) {
         self.opens.retain(|(owner, _), _| *owner != session);
         self.forget();
