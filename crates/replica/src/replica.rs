@@ -12,7 +12,9 @@ use quorate_agreement::{
     Record, Rejected, Seen, Signed, Standing,
 };
 use quorate_execution::{Executor, Service, Workers, recoveries};
-use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
+use quorate_state::{
+    Fault, Layer, MemorySnapshot, Snapshot, State, View, transfer as state_transfer,
+};
 use quorate_wire::message::{ClientMessage, PeerMessage, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
@@ -740,8 +742,8 @@ impl<S: Service> Replica<S> {
     }
 
     /// The state as execution sees it.
-    pub fn state(&self) -> &State {
-        &self.state
+    pub fn view(&mut self) -> View {
+        self.state.view()
     }
 
     /// How often each kind of input was refused.

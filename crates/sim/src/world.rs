@@ -473,7 +473,7 @@ impl World {
                 // After each step it was looked at what had changed in it.
                 replica.invariants();
                 replica.flush_sessions();
-                self.reference.check_state(i, replica.state())?;
+                self.reference.check_state(i, &replica.view())?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quorate_wire::message::{Batch, Prepare, Request};
+use quorate_wire::message::{Batch, PeerMessage, Request};
 use quorate_wire::{Digest, Seq, View};
 
 use super::Failure;
@@ -30,9 +30,14 @@ impl Agreement {
         ))
     }
 
-    /// A correct replica says PREPARE.
-    pub fn on_vote(&mut self, server: usize, vote: &Prepare) -> Result<(), Failure> {
-        let Prepare { view, seq, digest } = *vote;
+    /// A correct replica says something to one or to all: it stands by one batch at a place of a view, whether it proposes, prepares or commits it.
+    pub fn on_said(&mut self, server: usize, message: &PeerMessage) -> Result<(), Failure> {
+        let (view, seq, digest) = match message {
+            PeerMessage::PrePrepare(m) => (m.view, m.seq, m.batch.digest()),
+            PeerMessage::Prepare(m) => (m.view, m.seq, m.digest),
+            PeerMessage::Commit(m) => (m.view, m.seq, m.digest),
+            _ => return Ok(()),
+        };
         let first = *self.votes.entry((server, view, seq)).or_insert(digest);
         if first == digest {
             return Ok(());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_execution::{Executor, recoveries};
 use quorate_replica::Checkpoints;
-use quorate_state::{Layer, MemorySnapshot, State};
+use quorate_state::{Layer, MemorySnapshot, State, View};
 use quorate_wire::message::{Batch, Request};
 use quorate_wire::{ClientId, Digest, ReplicaId, ReplicaKeys, Seq, SessionId};
 
@@ -68,7 +68,7 @@ impl Reference {
             roots: BTreeMap::new(),
             recoveries: Vec::new(),
             replicas: match keys {
-                ReplicaKeys::Standing(keys) => keys.len(),
+                ReplicaKeys::Standing { keys, .. } => keys.len(),
                 ReplicaKeys::Certified { identities, .. } => identities.len(),
             },
         }
@@ -181,32 +181,38 @@ impl Reference {
         self.outcomes.get(&request).map_or(0, Vec::len)
     }
 
-    /// A correct replica announces a checkpoint.
+    /// A correct replica announces a checkpoint, of a place that was executed here.
     pub fn check_root(&self, server: usize, seq: Seq, root: Digest) -> Result<(), Failure> {
-        match self.roots.get(&seq) {
-            Some(own) if *own != root => Err(Failure::new(
-                "equal roots",
-                format!("server {server} has {root:?} at {seq:?}, the reference has {own:?}"),
-            )),
-            _ => Ok(()),
+        let own = self.roots.get(&seq);
+        if own.is_some_and(|own| *own == root) || seq == Seq(0) {
+            return Ok(());
         }
+        Err(Failure::new(
+            "equal roots",
+            format!("server {server} has {root:?} at {seq:?}, the reference has {own:?}"),
+        ))
     }
 
-    /// A correct replica that has executed as much has the same entries.
-    pub fn check_state(&mut self, server: usize, state: &State) -> Result<(), Failure> {
-        let all = self.entries()?;
-        for (key, value) in &all {
-            let theirs = state
-                .get(key)
-                .map_err(|fault| Failure::new("equal states", fault.to_string()))?;
-            if theirs.as_ref() != Some(value) {
-                return Err(Failure::new(
-                    "equal states",
-                    format!("server {server} has {theirs:?} under {key:?}, not {value:?}"),
-                ));
+    /// A correct replica that has executed as much has the same entries, and no others.
+    pub fn check_state(&mut self, server: usize, state: &View) -> Result<(), Failure> {
+        let differ =
+            |what: String| Failure::new("equal states", format!("server {server} has {what}"));
+        let theirs = state
+            .begin()
+            .range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1)
+            .map_err(|fault| Failure::new("equal states", fault.to_string()))?;
+        let own: BTreeMap<Bytes, Bytes> = self.entries()?.into_iter().collect();
+        for (key, value) in &theirs {
+            let right = own.get(key);
+            if right != Some(value) {
+                return Err(differ(format!("{value:?} under {key:?}, not {right:?}")));
             }
         }
-        Ok(())
+        // Of as many with the same values none is missing.
+        match theirs.len() == own.len() {
+            true => Ok(()),
+            false => Err(differ(format!("{} entries of {}", theirs.len(), own.len()))),
+        }
     }
 
     /// Whether the state keeps the file service's own rules.

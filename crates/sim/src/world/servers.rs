@@ -234,31 +234,33 @@ impl World {
         fits && self.dice.per_mille(chance)
     }
 
+    /// What a correct server says to others.
+    fn look_at_word(&mut self, server: usize, message: &PeerMessage) -> Result<(), Failure> {
+        if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message {
+            self.announce(server, *seq, *root);
+            self.check_roots()?;
+        }
+        match self.quorum.n() {
+            // Nobody has heard it.
+            1 => Ok(()),
+            _ => self.agreement.on_said(server, message),
+        }
+    }
+
     fn carry_out_one(&mut self, server: usize, output: Output) -> Result<(), Failure> {
         let correct = self.servers[server].is_correct();
         match output {
             // Nothing is held back here.
             Output::Hurry => {}
             Output::Send(to, message) => {
-                if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
-                    && correct
-                {
-                    self.announce(server, seq, root);
-                    self.check_roots()?;
+                if correct {
+                    self.look_at_word(server, &message)?;
                 }
                 self.send(server, to, message);
             }
             Output::Broadcast(message) => {
-                if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
-                    && correct
-                {
-                    self.announce(server, seq, root);
-                    self.check_roots()?;
-                }
-                if let PeerMessage::Prepare(vote) = &message
-                    && correct
-                {
-                    self.agreement.on_vote(server, vote)?;
+                if correct {
+                    self.look_at_word(server, &message)?;
                 }
                 let me = self.servers[server].id;
                 for to in self.quorum.others(me) {
