@@ -12,6 +12,13 @@ use crate::ci;
 /// How many tests may need a second try; where more fail, it is not the machine.
 const TRIES: usize = 3;
 
+/// With these words chaos tells of what is wrong however busy a machine is (`crates/chaos/src/run.rs`, `group.rs`).
+const UNSAFE: [&str; 3] = [
+    "is not linearizable",
+    " panicked: ",
+    "against a correct one",
+];
+
 /// Lines that are said again of what failed.
 const REPORTED: usize = 1000;
 
@@ -93,8 +100,11 @@ impl Failed {
         }
     }
 
-    /// The tests that are tried again, where that is all that failed.
+    /// The tests that are tried again, where that is all that failed, and none has seen what no load excuses.
     fn again(&self) -> Option<&[String]> {
+        if UNSAFE.iter().any(|words| self.report.contains(words)) {
+            return None;
+        }
         let target = format!("--test {TARGET}");
         let alone = matches!(&self.targets[..], [one] if one.ends_with(&target));
         let few = (1..=TRIES).contains(&self.tests.len());
@@ -176,6 +186,16 @@ mod of_what_is_said {
             &errors.lines().collect::<Vec<_>>()[1..3],
         ];
         assert_eq!(lines, all.concat());
+    }
+
+    #[test]
+    fn what_is_unsafe_is_not_tried_again() {
+        for words in UNSAFE {
+            let said = format!(
+                "{SAID}failures:\n---- up::two stdout ----\nx {words} y\n\ntest result: FAILED. 1\n"
+            );
+            assert_eq!(Failed::of(&said, ERRORS).again(), None, "{words}");
+        }
     }
 
     #[test]
