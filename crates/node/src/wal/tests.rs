@@ -1,5 +1,6 @@
 use super::thread::NOW_BYTES;
 use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -480,6 +481,42 @@ fn a_log_that_fails_at_once_says_so() {
     let mut thread = spawn(wal, |_| {});
     let error = thread.append_now(vec![record(1, 1, 1)]).unwrap_err();
     assert!(matches!(error, WalError::Failed), "{error}");
+}
+
+/// Where the disk does not keep up, whoever has more than there is room for waits; and all is written in the end.
+#[test]
+fn what_waits_for_the_disk_is_bounded() {
+    const RECORDS: u64 = 100;
+    let directory = scratch();
+    let (wal, ..) = open(directory.path());
+    let (go_on, may_go_on) = mpsc::channel();
+    let tell = move |event| {
+        if matches!(event, WalEvent::Persisted(LogIndex(1))) {
+            may_go_on.recv().unwrap();
+        }
+    };
+    let thread = spawn(wal, tell);
+    thread.append(vec![record(1, 1, 1)]);
+    let given = Arc::new(AtomicU64::new(0));
+    let counted = given.clone();
+    let giver = std::thread::spawn(move || {
+        for index in 2..=RECORDS {
+            thread.append(vec![record(index, index, 64 << 10)]);
+            counted.store(index, Ordering::Release);
+        }
+        thread
+    });
+    // Until it has not gone on for a while.
+    let mut before = u64::MAX;
+    while before != given.load(Ordering::Acquire) {
+        before = given.load(Ordering::Acquire);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!((16..20).contains(&before), "{before}");
+    go_on.send(()).unwrap();
+    drop(giver.join().unwrap());
+    let (_, found, _) = open(directory.path());
+    assert_eq!(found.len() as u64, RECORDS);
 }
 
 /// A panic of the log's thread is told, so that nobody waits for it. What comes after it is neither written nor said to be, and the log can be opened

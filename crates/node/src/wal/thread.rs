@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ use super::{Record, Wal, WalError};
 
 /// After so many bytes a sync is due, even if more records wait.
 const GROUP_BYTES: usize = 16 << 20;
+
+/// Where so many bytes wait, whoever has more waits as well.
+const MOST_WAITING: usize = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 
 /// Records of more bytes than this are left to the thread.
 pub(super) const NOW_BYTES: usize = 64 << 10;
@@ -39,8 +42,36 @@ enum Command {
     Discard(Seq),
 }
 
-/// The log's thread. Commands are done in order and never waited for; what is queued is bounded by the protocol's
-/// window, since the protocol does not go on without [`WalEvent::Persisted`].
+impl Command {
+    fn bytes(&self) -> usize {
+        match self {
+            Command::Append(records) | Command::Rotate(records) => {
+                records.iter().map(Record::weight).sum()
+            }
+            Command::Discard(_) => 0,
+        }
+    }
+}
+
+/// What the thread takes at a time.
+#[derive(Debug, Default)]
+struct Taken {
+    commands: usize,
+    bytes: usize,
+}
+
+/// Whoever waits for room does so no longer when this goes.
+struct Over<'a>(&'a Shared);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.backlog().is_over = true;
+        self.0.less.notify_all();
+    }
+}
+
+/// The log's thread. Commands are done in order, and not waited for as long as [`MOST_WAITING`] bytes are not exceeded. The protocol alone is no bound: a replica
+/// goes on by the votes of others, which have quicker disks, and its own log may fall behind without end.
 #[derive(Debug)]
 pub struct WalThread {
     commands: Option<Sender<Command>>,
@@ -59,6 +90,16 @@ struct Shared {
     waiting: AtomicUsize,
     /// The thread's quick syncs in a row.
     quick: AtomicU32,
+    backlog: Mutex<Backlog>,
+    less: Condvar,
+}
+
+/// What the thread has not done yet.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: usize,
+    /// There is no thread any more, so that nobody waits for it.
+    is_over: bool,
 }
 
 impl Shared {
@@ -68,6 +109,25 @@ impl Shared {
 
     fn give_back(&self, wal: Box<Wal>) {
         *self.slot() = Some(wal);
+    }
+
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to what waits, once there is room for more.
+    fn add(&self, bytes: usize) {
+        let backlog = self.backlog();
+        let is_full = |backlog: &mut Backlog| backlog.bytes > MOST_WAITING && !backlog.is_over;
+        let room = self.less.wait_while(backlog, is_full);
+        room.unwrap_or_else(PoisonError::into_inner).bytes += bytes;
+    }
+
+    /// So much is done.
+    fn done(&self, bytes: usize) {
+        let mut backlog = self.backlog();
+        backlog.bytes = backlog.bytes.saturating_sub(bytes);
+        self.less.notify_all();
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Box<Wal>>> {
@@ -90,6 +150,8 @@ impl WalThread {
             wal: Mutex::new(Some(Box::new(wal))),
             waiting: AtomicUsize::new(0),
             quick: AtomicU32::new(0),
+            backlog: Mutex::default(),
+            less: Condvar::new(),
         });
         let thread = {
             let shared = shared.clone();
@@ -150,6 +212,7 @@ impl WalThread {
 
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
+            self.shared.add(command.bytes());
             self.shared.waiting.fetch_add(1, Ordering::AcqRel);
             // Fails only after it was told why.
             let _ = commands.send(command);
@@ -168,8 +231,9 @@ impl Drop for WalThread {
 }
 
 fn run(shared: &Shared, commands: &Receiver<Command>, mut tell: impl FnMut(WalEvent)) {
+    let _over = Over(shared);
     while let Ok(first) = commands.recv() {
-        let mut taken = 0;
+        let mut taken = Taken::default();
         let mut wal = shared
             .take()
             .expect("who gives a command has given the log back");
@@ -184,7 +248,8 @@ fn run(shared: &Shared, commands: &Receiver<Command>, mut tell: impl FnMut(WalEv
             Ok(Some(_)) => shared.quick.store(0, Ordering::Release),
             Err(e) => return tell(WalEvent::Failed(e)),
         }
-        shared.waiting.fetch_sub(taken, Ordering::AcqRel);
+        shared.waiting.fetch_sub(taken.commands, Ordering::AcqRel);
+        shared.done(taken.bytes);
     }
     // It is gone where whoever had it has died of a defect: then nothing is noted.
     if let Some(mut wal) = shared.take()
@@ -209,7 +274,7 @@ fn group(
     wal: &mut Wal,
     first: Command,
     commands: &Receiver<Command>,
-    taken: &mut usize,
+    taken: &mut Taken,
     tell: &mut impl FnMut(WalEvent),
 ) -> Result<Option<Duration>, WalError> {
     let mut records: Vec<Record> = Vec::new();
@@ -218,10 +283,12 @@ fn group(
     let mut stable = None;
     let mut next = Some(first);
     while let Some(command) = next {
-        *taken += 1;
+        let weight = command.bytes();
+        taken.commands += 1;
+        taken.bytes += weight;
         match command {
             Command::Append(more) => {
-                bytes += more.iter().map(Record::weight).sum::<usize>();
+                bytes += weight;
                 last = more.last().map(|r| r.index).or(last);
                 records.extend(more);
             }
