@@ -69,7 +69,11 @@ pub fn evidence(data: &[u8]) {
     };
     assert_eq!(kept.to_file(), data);
     let keys = |first: u8| (0..4).map(move |r| KeyPair::from_seed(&[first + r; 32]).public());
-    let (members, others): (ReplicaKeys, ReplicaKeys) = (keys(1).collect(), keys(101).collect());
+    let of_group = |first: u8| ReplicaKeys::Standing {
+        group: kept.group,
+        keys: keys(first).collect(),
+    };
+    let (members, others) = (of_group(1), of_group(101));
     let quorum = Quorum::new(4).expect("f = 1");
     let subject = kept.evidence.subject(quorum);
     if let Ok(proved) = kept.evidence.verify(quorum, &members) {

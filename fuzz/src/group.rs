@@ -8,7 +8,7 @@ use quorate_wire::message::{AuthRequest, EVERYONE, PeerMessage, Request};
 use quorate_wire::{Authenticator, Digest, ReplicaId, RequestNumber, Seq, SessionId, Verified};
 
 use crate::choices::Choices;
-use crate::host::{Host, client, key};
+use crate::host::{GROUP, Host, client, key};
 use crate::peers::{Aim, Known, request};
 
 const STEPS: usize = 256;
@@ -218,7 +218,7 @@ fn fresh() -> AuthRequest {
     let number = RequestNumber(1_000);
     let request = Request::new(client(), SessionId(1), number, Bytes::from_static(b"last"));
     AuthRequest {
-        auth: Authenticator::Signed(key(4).sign(&request.digest()).into()),
+        auth: Authenticator::Signed(key(4).sign_in(&GROUP, &request.digest()).into()),
         replier: EVERYONE,
         request,
     }

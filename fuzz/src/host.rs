@@ -10,8 +10,8 @@ use quorate_agreement::{
 use quorate_wire::digest::Content;
 use quorate_wire::message::{MAX_FRAME_BYTES, NewView, PeerMessage, ViewChange};
 use quorate_wire::{
-    Authentication, ClientId, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId, Seq,
-    Time, View,
+    Authentication, ClientId, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
+    ReplicaKeys, Seq, Signer, Time, View,
 };
 
 pub const TIMEOUT_MS: Millis = 1_000;
@@ -26,10 +26,18 @@ pub fn quorum() -> Quorum {
     Quorum::new(4).expect("f = 1")
 }
 
+/// The group's id.
+pub const GROUP: Digest = Digest([7; 32]);
+
 pub fn key(replica: u8) -> &'static KeyPair {
     static KEYS: OnceLock<Vec<KeyPair>> = OnceLock::new();
     let keys = KEYS.get_or_init(|| (1..=5).map(|i| KeyPair::from_seed(&[i; 32])).collect());
     &keys[usize::from(replica)]
+}
+
+/// What a replica signs with.
+pub fn signer(replica: ReplicaId) -> Signer {
+    Signer::standing(GROUP, key(replica.0).clone())
 }
 
 pub fn client() -> ClientId {
@@ -164,8 +172,11 @@ fn config(me: ReplicaId) -> Config {
     Config {
         quorum: quorum(),
         me,
-        key: key(me.0).clone().into(),
-        keys: (0..4).map(|r| key(r).public()).collect(),
+        key: signer(me),
+        keys: ReplicaKeys::Standing {
+            group: GROUP,
+            keys: (0..4).map(|r| key(r).public()).collect(),
+        },
         clients: [client()].into(),
         timeout_ms: TIMEOUT_MS,
         guests: false,

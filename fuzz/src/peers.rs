@@ -13,7 +13,7 @@ use quorate_wire::message::{
 use quorate_wire::{Authenticator, Digest, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 
 use crate::choices::Choices;
-use crate::host::{GENESIS, Host, at, client, key, link_key, quorum};
+use crate::host::{GENESIS, Host, at, client, link_key, quorum, signer};
 
 /// How many requests the client has; the MACs of the last ones are wrong for some replicas.
 const REQUESTS: u8 = 16;
@@ -241,7 +241,7 @@ impl Known {
             prepared,
             preprepared,
         };
-        let signed = SignedViewChange::sign(body, key(by.0)).into_inner();
+        let signed = SignedViewChange::sign(body, &signer(by)).into_inner();
         keep(&mut self.changes, signed.clone());
         signed
     }
@@ -281,7 +281,7 @@ impl Known {
             }
         }
         let by = quorum().primary(view);
-        let signed = SignedNewView::sign(body, key(by.0)).into_inner();
+        let signed = SignedNewView::sign(body, &signer(by)).into_inner();
         keep(&mut self.new_views, signed.clone());
         signed
     }

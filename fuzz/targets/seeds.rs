@@ -22,8 +22,8 @@ use quorate_wire::message::{
     NewView, PeerMessage, Prepare, SignedMessage, SignedNewView, SignedViewChange, ViewChange,
 };
 use quorate_wire::{
-    Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, Time,
-    View,
+    Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, Signer,
+    Time, View,
 };
 
 mod ledgers;
@@ -32,6 +32,8 @@ mod small;
 #[path = "../../crates/wire/tests/it/support/mod.rs"]
 mod support;
 
+/// The group's id in what is signed.
+const GROUP: Digest = Digest([7; 32]);
 /// Seeds of each target.
 const EACH: usize = 64;
 /// Of messages more, so that there are some of each kind.
@@ -161,7 +163,7 @@ fn evidence() -> std::io::Result<()> {
             prepared: vec![],
             preprepared: vec![],
         };
-        SignedViewChange::sign(body, &key(2)).into_inner()
+        SignedViewChange::sign(body, &Signer::standing(GROUP, key(2))).into_inner()
     };
     let start = |seq: u64| {
         let body = NewView {
@@ -170,7 +172,7 @@ fn evidence() -> std::io::Result<()> {
             start: (Seq(seq), Digest::ZERO),
             selection: vec![],
         };
-        SignedNewView::sign(body, &key(1)).into_inner()
+        SignedNewView::sign(body, &Signer::standing(GROUP, key(1))).into_inner()
     };
     let said = |seq: u64, digest: u8| {
         let (view, seq, digest) = (View(0), Seq(seq), Digest([digest; 32]));
@@ -178,7 +180,9 @@ fn evidence() -> std::io::Result<()> {
             .to_bytes()
             .into();
         let digest = SignedMessage::digest(ReplicaId(3), &content);
-        let signature = key(3).sign_together(&[digest, Digest::ZERO]).swap_remove(0);
+        let signature = key(3)
+            .sign_together(&GROUP, &[digest, Digest::ZERO])
+            .swap_remove(0);
         SignedMessage { content, signature }
     };
     let changes = |first, second| Evidence::ViewChanges(TwoViewChanges { first, second });
@@ -199,7 +203,7 @@ fn evidence() -> std::io::Result<()> {
         messages(said(1, 1), said(2, 1)),
     ];
     for (i, evidence) in all.into_iter().enumerate() {
-        let group = Digest::ZERO;
+        let group = GROUP;
         write("evidence", i, &Kept { group, evidence }.to_file())?;
     }
     Ok(())

@@ -201,7 +201,10 @@ impl Agreement {
             return false;
         };
         let (client, digest) = (request.request.client(), request.request.digest());
-        let (root, signature) = (shared.root(&digest), shared.signature());
+        let (root, signature) = (
+            shared.root(self.config.keys.group(), &digest),
+            shared.signature(),
+        );
         if !self.is_member(&client) {
             return false;
         }
@@ -235,7 +238,7 @@ impl Agreement {
         if !self.is_member(&client) || !is_known && self.checked.len() == 0 {
             return None;
         }
-        let root = its.root(&request.digest());
+        let root = its.root(self.config.keys.group(), &request.digest());
         self.verdict(&(client, root, *its.signature()))
     }
 
@@ -365,7 +368,11 @@ impl Agreement {
         if !self.is_member(&client) {
             return Known::Already(false);
         }
-        let signed = (client, its.root(&request.digest()), *its.signature());
+        let signed = (
+            client,
+            its.root(self.config.keys.group(), &request.digest()),
+            *its.signature(),
+        );
         // A chip's signature is of another kind than those that are checked together.
         if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
             return Known::Already(identity.verify(&signed.1, &signed.2).is_ok());

@@ -143,7 +143,11 @@ impl Agreement {
         if self.replica_of_identity(&client).is_some() {
             return None;
         }
-        let signed = (client, its.root(&digest), *its.signature());
+        let signed = (
+            client,
+            its.root(self.config.keys.group(), &digest),
+            *its.signature(),
+        );
         self.verdict(&signed).is_none().then_some(signed)
     }
 

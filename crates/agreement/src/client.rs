@@ -19,7 +19,7 @@ use quorate_wire::message::{
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
-    Authenticator, ClientId, Decode, Encode, KeyPair, Mac, MacKey, Quorum, ReplicaId,
+    Authenticator, ClientId, Decode, Digest, Encode, KeyPair, Mac, MacKey, Quorum, ReplicaId,
     RequestNumber, SessionId, View,
 };
 
@@ -192,6 +192,8 @@ struct Queued {
 /// A client of the group, with one session.
 #[derive(Debug)]
 pub struct Client {
+    /// For which all is signed.
+    group: Digest,
     quorum: Quorum,
     options: ClientOptions,
     me: ClientId,
@@ -239,6 +241,7 @@ impl Client {
     /// A client that opens a session as soon as it has links. `nonce` must be random: it sets this run apart from earlier ones
     /// of the same key.
     pub fn new(
+        group: Digest,
         quorum: Quorum,
         options: ClientOptions,
         key: KeyPair,
@@ -246,6 +249,7 @@ impl Client {
         now: Millis,
     ) -> Client {
         let mut client = Client {
+            group,
             quorum,
             options,
             me: key.public(),
@@ -675,7 +679,7 @@ impl Client {
         let digest = request.digest();
         let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
         let auth = match self.signs() {
-            true => Authenticator::Signed(self.key.sign(&digest).into()),
+            true => Authenticator::Signed(self.key.sign_in(&self.group, &digest).into()),
             false => Authenticator::Macs(self.keys.iter().map(mac).collect()),
         };
         AuthRequest {

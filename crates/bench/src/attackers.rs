@@ -249,7 +249,8 @@ impl Attacker {
         getrandom::fill(&mut nonce)?;
         let nonce = u64::from_le_bytes(nonce);
         let (quorum, options) = (self.group.quorum(), ClientOptions::default());
-        let mut client = Client::new(quorum, options, self.me.key().clone(), nonce, 0);
+        let (group, key) = (self.group.id(), self.me.key().clone());
+        let mut client = Client::new(group, quorum, options, key, nonce, 0);
         let began = clock();
         loop {
             let now = began.elapsed();
@@ -349,7 +350,8 @@ impl Attacker {
 
     fn signed(&mut self) -> AuthRequest {
         let request = self.request();
-        let auth = Authenticator::Signed(self.me.key().sign(&request.digest()).into());
+        let signature = self.me.key().sign_in(&self.group.id(), &request.digest());
+        let auth = Authenticator::Signed(signature.into());
         let replier = EVERYONE;
         AuthRequest {
             request,

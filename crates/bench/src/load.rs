@@ -305,7 +305,8 @@ impl Fleet {
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
             let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
-            let client = Client::new(quorum, self.options, me.key().clone(), nonce, 0);
+            let (id, key) = (group.group().id(), me.key().clone());
+            let client = Client::new(id, quorum, self.options, key, nonce, 0);
             self.clients.push(Machine {
                 client: match group.group().protocol().authentication {
                     Authentication::Mac => client,

@@ -31,7 +31,7 @@ impl Identities {
     /// Those of a group with key holders.
     pub fn of(keys: &ReplicaKeys) -> Option<Identities> {
         match keys {
-            ReplicaKeys::Standing(_) => None,
+            ReplicaKeys::Standing { .. } => None,
             ReplicaKeys::Certified { group, identities } => Some(Identities {
                 group: *group,
                 keys: identities.iter().map(IdentityKey::name).collect(),

@@ -12,13 +12,14 @@ use quorate_wire::message::{
 };
 use quorate_wire::{
     Authenticator, Digest, KeyPair, Quorum, ReplicaId, ReplicaKeys, RequestNumber, Seq, SessionId,
-    Time, View,
+    Signer, Time, View,
 };
 
 const ME: ReplicaId = ReplicaId(0);
 
 fn faulty(fault: Fault) -> Faulty {
     let key = KeyPair::from_seed(&[1; 32]);
+    let key = Signer::standing(GROUP, key);
     Faulty::new(fault, Quorum::new(4).unwrap(), ME, key, 7)
 }
 
@@ -128,13 +129,17 @@ fn an_equivocator_signs_both_stories() {
         }],
         preprepared: Vec::new(),
     };
-    let m = SignedViewChange::sign(body, &key).into_inner();
+    let m = SignedViewChange::sign(body, &Signer::standing(GROUP, key.clone())).into_inner();
     let sent = it.for_peer(ReplicaId(3), PeerMessage::ViewChange(m.clone()));
     let PeerMessage::ViewChange(second) = sent[0].0.clone() else {
         panic!("another message")
     };
     assert_ne!(second, m);
-    assert!(second.verify(&[key.public()].into_iter().collect()).is_ok());
+    let keys = ReplicaKeys::Standing {
+        group: GROUP,
+        keys: vec![key.public()],
+    };
+    assert!(second.verify(&keys).is_ok());
 }
 
 /// Silence is silence, and slowness stays within its bounds.
@@ -169,9 +174,14 @@ fn status() -> Status {
     }
 }
 
+const GROUP: Digest = Digest([7; 32]);
+
 fn keys() -> ReplicaKeys {
     let keys = (0..4u8).map(|r| KeyPair::from_seed(&[r + 1; 32]).public());
-    keys.collect()
+    ReplicaKeys::Standing {
+        group: GROUP,
+        keys: keys.collect(),
+    }
 }
 
 /// Who is restless says where it stands, and asks for the view after that, signed; all else it does as it should.
@@ -347,6 +357,37 @@ fn a_dawdler_proposes_late() {
         let status = PeerMessage::Status(status());
         assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
     }
+}
+
+/// One that is bare proposes without content, which comes late when somebody asks for it; all else is in time.
+#[test]
+fn a_bare_one_keeps_content_back() {
+    let mut it = faulty(Fault::Bare);
+    let key = KeyPair::from_seed(&[9; 32]).public();
+    let request = Request::new(
+        key,
+        SessionId(1),
+        RequestNumber(1),
+        Bytes::from_static(b"x"),
+    );
+    let body = AuthRequest::bare(request);
+    let proposal = |bodies| {
+        PeerMessage::PrePrepare(PrePrepare {
+            view: View(0),
+            seq: Seq(1),
+            batch: Batch {
+                time: Time(1),
+                requests: vec![body.request.digest()],
+            },
+            bodies,
+        })
+    };
+    let sent = it.for_peer(ReplicaId(1), proposal(vec![body.clone().into()]));
+    assert_eq!(sent, [(proposal(vec![]), 0)]);
+    let body = PeerMessage::Body(body);
+    assert_eq!(it.for_peer(ReplicaId(1), body.clone()), [(body, 65)]);
+    let status = PeerMessage::Status(status());
+    assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
 }
 
 /// One that leaps names a far place at once and the next one late, to each; its votes are in time.

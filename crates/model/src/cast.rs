@@ -11,8 +11,8 @@ use quorate_wire::message::{
     Prepare, Request, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
 use quorate_wire::{
-    Authentication, Authenticator, Digest, KeyPair, LogIndex, Quorum, ReplicaId, RequestNumber,
-    Seq, SessionId, Signature, Time, Verified, View,
+    Authentication, Authenticator, Digest, KeyPair, LogIndex, Quorum, ReplicaId, ReplicaKeys,
+    RequestNumber, Seq, SessionId, Signature, Signer, Time, Verified, View,
 };
 
 use crate::scenario::{Claims, Scenario, quorum};
@@ -20,6 +20,8 @@ use crate::words::{Book, SetId, Word, WordId};
 
 /// The root of the initial state.
 pub const GENESIS: Digest = Digest([9; 32]);
+/// The group's id.
+const GROUP: Digest = Digest([7; 32]);
 /// Patience of the replicas: shorter than the time between two STATUS, so that one time-out is one step.
 const TIMEOUT_MS: Millis = 50;
 /// The wall clock, which stands still while states are explored: a batch's digest has its time in it.
@@ -33,6 +35,11 @@ pub fn at(me: ReplicaId, mono: Millis, wall_ms: u64) -> Now {
 
 fn key(number: u8) -> KeyPair {
     KeyPair::from_seed(&[number + 1; 32])
+}
+
+/// What a replica signs with.
+fn signer(replica: ReplicaId) -> Signer {
+    Signer::standing(GROUP, key(replica.0))
 }
 
 /// Who asks for what goes to a place: each another, since replicas wait for one request of a client at a time.
@@ -58,7 +65,7 @@ impl Cast {
             let op = Bytes::from(vec![number as u8]);
             let number = RequestNumber(number);
             let request = Request::new(client.public(), SessionId(1), number, op);
-            let signature: Signature = signer.sign(&request.digest());
+            let signature: Signature = signer.sign_in(&GROUP, &request.digest());
             AuthRequest {
                 auth: Authenticator::Signed(signature.into()),
                 replier: ReplicaId(0),
@@ -114,8 +121,11 @@ impl Cast {
         let config = Config {
             quorum: self.quorum,
             me,
-            key: key(me.0).into(),
-            keys: keys.collect(),
+            key: signer(me),
+            keys: ReplicaKeys::Standing {
+                group: GROUP,
+                keys: keys.collect(),
+            },
             clients: (1..=self.scenario.places)
                 .map(|n| client(n).public())
                 .collect(),
@@ -285,7 +295,7 @@ impl Cast {
             });
             bodies = longer.collect();
         }
-        let own = key(self.scenario.faulty.0);
+        let own = signer(self.scenario.faulty);
         let sign = |body| SignedViewChange::sign(body, &own).into_inner();
         bodies.into_iter().map(sign).collect()
     }
@@ -326,7 +336,7 @@ impl Cast {
             sets.push(some);
         }
         sets.retain(|set| set.len() >= self.quorum.commit());
-        let own = key(faulty.0);
+        let own = signer(faulty);
         let mut out = Vec::new();
         for set in sets {
             let bodies: Vec<&ViewChange> = set.iter().map(|m| &m.body).collect();

@@ -346,7 +346,10 @@ impl Group {
     /// What is checked against this file that replicas have signed for others to pass on.
     pub fn signing_keys(&self) -> ReplicaKeys {
         match self.identities() {
-            None => self.replica_keys().into(),
+            None => ReplicaKeys::Standing {
+                group: self.id(),
+                keys: self.replica_keys(),
+            },
             Some(identities) => ReplicaKeys::Certified {
                 group: self.id(),
                 identities: identities.to_vec(),

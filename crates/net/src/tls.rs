@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_credential::Chain;
-use quorate_wire::{EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId, Signer};
+use quorate_wire::{Digest, EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId, Signer};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -109,11 +109,11 @@ impl Identity {
         Some(Frame::of_bytes(&chain.to_bytes()))
     }
 
-    /// What a replica signs with for others to pass on.
-    pub fn signer(&self) -> Signer {
+    /// What a replica of this group signs with for others to pass on.
+    pub fn signer(&self, group: Digest) -> Signer {
         match &self.certificate {
             Some(certificate) => Signer::of_epoch(self.key.clone(), certificate.clone()),
-            None => self.key.clone().into(),
+            None => Signer::standing(group, self.key.clone()),
         }
     }
 

@@ -54,7 +54,7 @@ use quorate_replica::Signing;
 pub use quorate_store::Options as StoreOptions;
 use quorate_store::StoreError;
 use quorate_wire::message::Report;
-use quorate_wire::{KeyPair, ReplicaId};
+use quorate_wire::{KeyPair, ReplicaId, Signer};
 
 use crate::wal::{WalError, WalThread};
 use core_thread::{Core, Files, Wake};
@@ -461,7 +461,7 @@ impl Daemon {
         let config = Config {
             quorum: group.quorum(),
             me,
-            key: identity.signer(),
+            key: identity.signer(group.id()),
             keys: group.signing_keys(),
             clients: group.client_keys().collect(),
             guests: group.owner().is_some(),
@@ -496,14 +496,20 @@ impl Daemon {
             verifiers.transpose().map_err(io)?
         };
         let mode = group.protocol().authentication;
-        let signing = Signing::new(mode, group.quorum(), me, key.clone(), group.replica_keys());
+        let signing = Signing::new(
+            mode,
+            group.quorum(),
+            me,
+            Signer::standing(group.id(), key.clone()),
+            group.replica_keys(),
+        );
         let outgoing = Outgoing::new(
             group.quorum(),
             me,
             links,
             signing,
             fault,
-            identity.signer(),
+            identity.signer(group.id()),
             tuning.tentative,
         );
         let files = Files {

@@ -13,7 +13,7 @@ use quorate_state::transfer::Lie;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{PeerMessage, SignedMessage};
 use quorate_wire::{
-    Authentication, Decode, Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Signature,
+    Authentication, Decode, Digest, Encode, PublicKey, Quorum, ReplicaId, Signature, Signer,
 };
 
 use crate::witness::Witness;
@@ -23,7 +23,7 @@ use crate::witness::Witness;
 pub struct Signing {
     mode: Authentication,
     me: ReplicaId,
-    key: KeyPair,
+    key: Signer,
     keys: Vec<PublicKey>,
     /// Of each replica the last signature that was found right, with what it is over.
     known: Vec<Option<(Digest, Signature)>>,
@@ -51,7 +51,7 @@ impl Signing {
         mode: Authentication,
         quorum: Quorum,
         me: ReplicaId,
-        key: KeyPair,
+        key: Signer,
         keys: Vec<PublicKey>,
     ) -> Signing {
         Signing {
@@ -62,6 +62,11 @@ impl Signing {
             keys,
             witness: Witness::new(quorum),
         }
+    }
+
+    /// The group's id.
+    pub fn group(&self) -> Digest {
+        *self.key.group()
     }
 
     /// Whether messages are signed at all.
@@ -83,7 +88,7 @@ impl Signing {
         let contents: Vec<Bytes> = contents.collect();
         let digests = contents.iter().map(|c| SignedMessage::digest(self.me, c));
         let digests: Vec<Digest> = digests.collect();
-        let signatures = self.key.sign_together(&digests);
+        let signatures = self.key.key().sign_together(self.key.group(), &digests);
         let sealed = contents.into_iter().zip(signatures);
         let sealed = sealed.map(|(content, signature)| SignedMessage { content, signature });
         sealed.map(PeerMessage::Signed).collect()
@@ -113,7 +118,9 @@ impl Signing {
                 match PeerMessage::from_bytes(m.content.clone()) {
                     Ok(PeerMessage::Signed(_)) | Err(_) => Err(Rejected::Malformed),
                     Ok(message) => {
-                        let root = m.signature.root(&SignedMessage::digest(from, &m.content));
+                        let root = m
+                            .signature
+                            .root(self.key.group(), &SignedMessage::digest(from, &m.content));
                         let seal = Some((m, root));
                         Ok(Sealed { message, seal })
                     }
@@ -180,14 +187,19 @@ mod tests {
     use quorate_wire::evidence::Kind;
     use quorate_wire::message::transfer::{Nodes, StateMessage};
     use quorate_wire::message::{Checkpoint, Prepare};
-    use quorate_wire::{ReplicaKeys, Seq, View};
+    use quorate_wire::{KeyPair, ReplicaKeys, Seq, View};
+
+    const GROUP: Digest = Digest([7; 32]);
 
     fn key(replica: u8) -> KeyPair {
         KeyPair::from_seed(&[replica + 1; 32])
     }
 
     fn keys() -> ReplicaKeys {
-        (0..4).map(|r| key(r).public()).collect()
+        ReplicaKeys::Standing {
+            group: GROUP,
+            keys: (0..4).map(|r| key(r).public()).collect(),
+        }
     }
 
     fn signing(me: u8) -> Signing {
@@ -197,7 +209,7 @@ mod tests {
             Authentication::Signature,
             quorum,
             ReplicaId(me),
-            key(me),
+            Signer::standing(GROUP, key(me)),
             keys,
         )
     }

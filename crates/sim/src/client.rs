@@ -9,7 +9,7 @@ use quorate_wire::{
     Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId, RequestNumber, SessionId,
 };
 
-use crate::keys::key_pair;
+use crate::keys::{GROUP, key_pair};
 use crate::workload::Asker;
 
 /// A client.
@@ -92,7 +92,7 @@ impl ClientNode {
         self.incarnation += 1;
         self.tick_at = None;
         self.early.clear();
-        let client = Client::new(quorum, options, key, nonce, now_us / 1000);
+        let client = Client::new(GROUP, quorum, options, key, nonce, now_us / 1000);
         self.core = Some(match signs_all {
             true => client.signing(),
             false => client,

@@ -19,7 +19,8 @@ pub fn key_pair(byte: u8) -> KeyPair {
 }
 
 /// The id of the group.
-const GROUP: Digest = Digest([3; 32]);
+/// The group's id.
+pub const GROUP: Digest = Digest([3; 32]);
 
 /// The key of a replica that lasts.
 pub fn key_of(id: ReplicaId) -> KeyPair {
@@ -93,6 +94,11 @@ fn make_signer(id: ReplicaId, counter: u64) -> Signer {
     Signer::of_epoch(key, certificate)
 }
 
+/// What a replica without a key holder signs with.
+pub fn standing_signer(id: ReplicaId) -> Signer {
+    Signer::standing(GROUP, key_of(id))
+}
+
 /// The identity's word, under this number, that a replica recovers.
 pub fn statement_of(id: ReplicaId, counter: u64) -> RecoveryStatement {
     RecoveryStatement::sign(&identity_of(id), GROUP, id, counter)
@@ -101,7 +107,10 @@ pub fn statement_of(id: ReplicaId, counter: u64) -> RecoveryStatement {
 /// What the replicas' signatures are checked against, with key holders or without.
 pub fn replica_keys(quorum: Quorum, holders: bool) -> ReplicaKeys {
     match holders {
-        false => quorum.replicas().map(|id| key_of(id).public()).collect(),
+        false => ReplicaKeys::Standing {
+            group: GROUP,
+            keys: quorum.replicas().map(|id| key_of(id).public()).collect(),
+        },
         true => ReplicaKeys::Certified {
             group: GROUP,
             identities: quorum

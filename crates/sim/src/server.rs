@@ -13,6 +13,7 @@ use crate::client::{client_key, flooder_key};
 use crate::dice::Dice;
 use crate::disk::Disk;
 pub use crate::keys::key_of;
+use crate::keys::standing_signer;
 use crate::knobs::{Adversary, Knobs};
 use crate::rounds::process::ByRound;
 use crate::service::AnyService;
@@ -73,7 +74,7 @@ impl Server {
         dice: &mut Dice,
     ) -> Server {
         let quorum = Quorum::new(knobs.replicas).expect("a size of a group");
-        let key = key_of(id);
+        let key = standing_signer(id);
         let faulty = match adversary {
             Some(Adversary::Fault(fault)) => {
                 Some(Faulty::new(fault, quorum, id, key.clone(), dice.any()))
@@ -114,7 +115,7 @@ impl Server {
             config: Config {
                 quorum,
                 me: id,
-                key: key.into(),
+                key,
                 keys: keys.clone(),
                 clients: (0..knobs.named())
                     .map(client_key)

@@ -60,6 +60,8 @@ pub enum Content {
     PartedResult,
     /// A client request whose operation is hashed in pieces.
     LongRequest,
+    /// What is signed by a client, or by a replica's key that lasts: the group's id, and the digest of what is said.
+    InGroup,
 }
 
 impl Content {
@@ -85,6 +87,7 @@ impl Content {
             Content::Identity => "quorate v1 identity",
             Content::PartedResult => "quorate v1 parted result",
             Content::LongRequest => "quorate v1 long request",
+            Content::InGroup => "quorate v1 in group",
         }
     }
 
@@ -102,7 +105,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 19] = [
+        const KEYS: [[u8; 32]; 20] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -122,6 +125,7 @@ impl Content {
             key("d6e8b9bcfa542cece1db0484c57446d032814bb3c8bf93bfad1dc3b179827525"),
             key("b75b9279d910a77ea58848162f393fa57451af4a99b510dc867c0ca9bd9eaf4f"),
             key("e89f736dd5064666617bd24da0322e12c91f3883516c861fbd269e539ab4c9e6"),
+            key("7e20b9d373c5726c2b22e026a33f3dca683bdec49ddac541d9acce7c86e1d06d"),
         ];
         KEYS[self as usize]
     }
@@ -235,6 +239,7 @@ mod tests {
             Content::Identity,
             Content::PartedResult,
             Content::LongRequest,
+            Content::InGroup,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

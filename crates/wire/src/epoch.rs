@@ -13,6 +13,7 @@ use crate::digest::Digest;
 use crate::identity::IdentityKey;
 use crate::ids::{ReplicaId, View};
 use crate::record;
+use crate::shared::in_group;
 use crate::statement::EpochCertificate;
 
 /// What stands before a certificate, where otherwise a signature begins. No signature begins like this: its first half encodes a
@@ -82,16 +83,11 @@ pub trait Signs {
     fn sign_for_others(&self, digest: &Digest) -> ReplicaSignature;
 }
 
-impl Signs for KeyPair {
-    fn sign_for_others(&self, digest: &Digest) -> ReplicaSignature {
-        ReplicaSignature::Standing(self.sign(digest))
-    }
-}
-
-/// The key with which a replica signs, and its certificate where it has one.
+/// The key with which a replica signs, for which group, and its certificate where it has one.
 #[derive(Clone, Debug)]
 pub struct Signer {
     key: KeyPair,
+    group: Digest,
     certificate: Option<Box<EpochCertificate>>,
 }
 
@@ -100,8 +96,23 @@ impl Signer {
     pub fn of_epoch(key: KeyPair, certificate: EpochCertificate) -> Signer {
         Signer {
             key,
+            group: certificate.group,
             certificate: Some(Box::new(certificate)),
         }
+    }
+
+    /// A key that lasts, as the group file lists it.
+    pub fn standing(group: Digest, key: KeyPair) -> Signer {
+        Signer {
+            key,
+            group,
+            certificate: None,
+        }
+    }
+
+    /// The group's id.
+    pub fn group(&self) -> &Digest {
+        &self.group
     }
 
     /// The key.
@@ -115,21 +126,13 @@ impl Signer {
     }
 }
 
-impl From<KeyPair> for Signer {
-    fn from(key: KeyPair) -> Signer {
-        Signer {
-            key,
-            certificate: None,
-        }
-    }
-}
-
 impl Signs for Signer {
     fn sign_for_others(&self, digest: &Digest) -> ReplicaSignature {
-        let signature = self.key.sign(digest);
         match &self.certificate {
-            None => ReplicaSignature::Standing(signature),
+            None => ReplicaSignature::Standing(self.key.sign_in(&self.group, digest)),
+            // Its certificate names the group.
             Some(certificate) => {
+                let signature = self.key.sign(digest);
                 let certificate = (**certificate).clone();
                 ReplicaSignature::Epoch(Box::new(EpochSignature {
                     certificate,
@@ -143,8 +146,13 @@ impl Signs for Signer {
 /// What the replicas' signatures are checked against: the group file's word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaKeys {
-    /// The keys with which they sign, by id.
-    Standing(Vec<PublicKey>),
+    /// The keys with which they sign.
+    Standing {
+        /// The group's id.
+        group: Digest,
+        /// One for each replica, by id.
+        keys: Vec<PublicKey>,
+    },
     /// The identities that certify those keys, by id.
     Certified {
         /// The group's id.
@@ -166,9 +174,9 @@ impl ReplicaKeys {
         signature: &ReplicaSignature,
     ) -> Result<(), AuthError> {
         match (self, signature) {
-            (ReplicaKeys::Standing(keys), ReplicaSignature::Standing(signature)) => {
+            (ReplicaKeys::Standing { group, keys }, ReplicaSignature::Standing(signature)) => {
                 let key = keys.get(usize::from(replica.0)).ok_or(AuthError::BadKey)?;
-                key.verify(digest, signature)
+                key.verify(&in_group(group, digest), signature)
             }
             (ReplicaKeys::Certified { group, identities }, ReplicaSignature::Epoch(it)) => {
                 let certificate = &it.certificate;
@@ -186,21 +194,16 @@ impl ReplicaKeys {
     /// The keys that the group file lists, where replicas sign with them.
     pub fn standing(&self) -> &[PublicKey] {
         match self {
-            ReplicaKeys::Standing(keys) => keys,
+            ReplicaKeys::Standing { keys, .. } => keys,
             ReplicaKeys::Certified { .. } => &[],
         }
     }
-}
 
-impl FromIterator<PublicKey> for ReplicaKeys {
-    fn from_iter<I: IntoIterator<Item = PublicKey>>(keys: I) -> ReplicaKeys {
-        ReplicaKeys::Standing(keys.into_iter().collect())
-    }
-}
-
-impl From<Vec<PublicKey>> for ReplicaKeys {
-    fn from(keys: Vec<PublicKey>) -> ReplicaKeys {
-        ReplicaKeys::Standing(keys)
+    /// The id of the group, for which all is signed.
+    pub fn group(&self) -> &Digest {
+        match self {
+            ReplicaKeys::Standing { group, .. } | ReplicaKeys::Certified { group, .. } => group,
+        }
     }
 }
 
@@ -242,18 +245,25 @@ mod tests {
         }
     }
 
-    /// A signature has one form in a group and is refused in the other; one without a certificate has the bytes that it always had.
+    /// A signature has one form in a group and is refused in the other; one without a certificate holds in no other group of the same keys.
     #[test]
     fn each_group_has_its_form() {
         let digest = Digest::of(Content::ViewChange, b"x");
-        let standing: ReplicaKeys = (0..4).map(|i| key(i).public()).collect::<Vec<_>>().into();
-        let (bare, epoch) = (key(1), signer(1, 51, 3));
+        let standing = |group| ReplicaKeys::Standing {
+            group,
+            keys: (0..4).map(|i| key(i).public()).collect(),
+        };
+        let (another, standing) = (standing(Digest([8; 32])), standing(GROUP));
+        let (bare, epoch) = (Signer::standing(GROUP, key(1)), signer(1, 51, 3));
         let (plain, full) = (
             bare.sign_for_others(&digest),
             epoch.sign_for_others(&digest),
         );
         let me = ReplicaId(1);
-        assert_eq!(plain.to_bytes(), bare.sign(&digest).to_bytes());
+        assert_eq!(
+            another.verify(me, &digest, &plain),
+            Err(AuthError::BadSignature)
+        );
         assert_eq!(standing.verify(me, &digest, &plain), Ok(()));
         assert_eq!(certified().verify(me, &digest, &full), Ok(()));
         assert_eq!(full.counter(), Some(3));

@@ -225,8 +225,7 @@ impl Evidence {
             return Err(NoProof::UnknownReplica);
         }
         // Replicas that have key holders do not sign all messages.
-        let standing = keys.standing();
-        let key = standing.get(usize::from(replica.0));
+        let key = keys.standing().get(usize::from(replica.0));
         let signed = match self {
             Evidence::ViewChanges(two) => {
                 let check = |m: &SignedViewChange| keys.verify(replica, &m.digest(), &m.signature);
@@ -238,7 +237,7 @@ impl Evidence {
             }
             Evidence::Messages(two) => {
                 let key = key.ok_or(NoProof::NotSigned)?;
-                let check = |m: &SignedMessage| m.verify(two.replica, key);
+                let check = |m: &SignedMessage| m.verify(two.replica, keys.group(), key);
                 check(&two.first).and(check(&two.second))
             }
             Evidence::Checkpoint(WrongCheckpoint {
@@ -252,7 +251,7 @@ impl Evidence {
                 certificate,
                 ..
             }) => {
-                let checked = certificate.verify(quorum, standing, *replica, said);
+                let checked = certificate.verify(quorum, keys, *replica, said);
                 return checked.map(|()| subject);
             }
         };
@@ -311,12 +310,17 @@ impl SignedMessage {
         Digest::of_parts(Content::PeerMessage, &[&sender.to_bytes(), content])
     }
 
-    /// Checks the signature against the sender's key.
+    /// Checks the signature against the sender's key in a group.
     ///
     /// # Errors
     /// As [`PublicKey::verify`].
-    pub fn verify(&self, sender: ReplicaId, key: &PublicKey) -> Result<(), AuthError> {
+    pub fn verify(
+        &self,
+        sender: ReplicaId,
+        group: &Digest,
+        key: &PublicKey,
+    ) -> Result<(), AuthError> {
         let digest = SignedMessage::digest(sender, &self.content);
-        self.signature.verify(key, &digest)
+        self.signature.verify(key, group, &digest)
     }
 }

@@ -48,5 +48,5 @@ pub use epoch::{EpochStatus, ReplicaKeys, ReplicaSignature, Signer, Signs};
 pub use identity::{Certifies, IdentityKey, P256Pair};
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 pub use segments::{SegmentWriter, Segments};
-pub use shared::SharedSignature;
+pub use shared::{SharedSignature, in_group};
 pub use statement::{Counters, EpochCertificate, RecoveryStatement, StatementError};

@@ -27,7 +27,7 @@ pub struct SharedSignature {
 
 impl SharedSignature {
     /// What is signed, where it stands for `digest`.
-    pub fn root(&self, digest: &Digest) -> Digest {
+    pub fn root(&self, group: &Digest, digest: &Digest) -> Digest {
         let mut node = *digest;
         for (step, other) in self.path.iter().enumerate() {
             node = match self.place >> step & 1 {
@@ -35,7 +35,7 @@ impl SharedSignature {
                 _ => join(other, &node),
             };
         }
-        node
+        in_group(group, &node)
     }
 
     /// The signature of the root.
@@ -52,8 +52,13 @@ impl SharedSignature {
     ///
     /// # Errors
     /// As [`PublicKey::verify`].
-    pub fn verify(&self, key: &PublicKey, digest: &Digest) -> Result<(), AuthError> {
-        key.verify(&self.root(digest), &self.signature)
+    pub fn verify(
+        &self,
+        key: &PublicKey,
+        group: &Digest,
+        digest: &Digest,
+    ) -> Result<(), AuthError> {
+        key.verify(&self.root(group, digest), &self.signature)
     }
 
     /// How many bytes it takes up.
@@ -62,7 +67,12 @@ impl SharedSignature {
     }
 }
 
-/// A signature over a digest alone.
+/// What is signed for a digest in a group: who has one key in several groups has said nothing in the others.
+pub fn in_group(group: &Digest, digest: &Digest) -> Digest {
+    Digest::of_parts(Content::InGroup, &[&group.0, &digest.0])
+}
+
+/// A signature over a digest alone: see [`KeyPair::sign_in`].
 impl From<Signature> for SharedSignature {
     fn from(signature: Signature) -> SharedSignature {
         SharedSignature {
@@ -80,13 +90,20 @@ impl From<Signature> for Box<SharedSignature> {
 }
 
 impl KeyPair {
-    /// Signs digests, [`MAX_SHARERS`] at a time; their signatures in their order.
-    pub fn sign_together(&self, digests: &[Digest]) -> Vec<SharedSignature> {
-        let trees = digests.chunks(MAX_SHARERS);
-        trees.flat_map(|leaves| self.sign_tree(leaves)).collect()
+    /// Signs a digest for a group.
+    pub fn sign_in(&self, group: &Digest, digest: &Digest) -> Signature {
+        self.sign(&in_group(group, digest))
     }
 
-    fn sign_tree(&self, leaves: &[Digest]) -> Vec<SharedSignature> {
+    /// Signs digests for a group, [`MAX_SHARERS`] at a time; their signatures in their order.
+    pub fn sign_together(&self, group: &Digest, digests: &[Digest]) -> Vec<SharedSignature> {
+        let trees = digests.chunks(MAX_SHARERS);
+        trees
+            .flat_map(|leaves| self.sign_tree(group, leaves))
+            .collect()
+    }
+
+    fn sign_tree(&self, group: &Digest, leaves: &[Digest]) -> Vec<SharedSignature> {
         let mut shares: Vec<(u8, Vec<Digest>)> = alloc::vec![(0, Vec::new()); leaves.len()];
         let mut level = leaves.to_vec();
         let mut height = 0;
@@ -106,7 +123,7 @@ impl KeyPair {
             level = pairs.collect();
             height += 1;
         }
-        let Some(signature) = level.first().map(|root| self.sign(root)) else {
+        let Some(signature) = level.first().map(|root| self.sign_in(group, root)) else {
             return Vec::new();
         };
         let shares = shares.into_iter();
@@ -154,6 +171,8 @@ impl Decode for SharedSignature {
 mod tests {
     use super::*;
 
+    const GROUP: Digest = Digest([9; 32]);
+
     fn digests(count: u8) -> Vec<Digest> {
         let digest = |i| Digest::of(Content::Request, &[i]);
         (0..count).map(digest).collect()
@@ -165,23 +184,26 @@ mod tests {
         let key = KeyPair::from_seed(&[1; 32]);
         for count in [1, 2, 3, 5, 8, 13, 63, 64, 65, 130] {
             let digests = digests(count);
-            let signed = key.sign_together(&digests);
+            let signed = key.sign_together(&GROUP, &digests);
             assert_eq!(signed.len(), digests.len());
             for (i, (digest, share)) in digests.iter().zip(&signed).enumerate() {
                 let again = SharedSignature::from_slice(&share.to_bytes()).expect("its encoding");
                 assert_eq!(again, *share);
                 let first = i / MAX_SHARERS * MAX_SHARERS;
-                assert_eq!(share.root(digest), signed[first].root(&digests[first]));
+                assert_eq!(
+                    share.root(&GROUP, digest),
+                    signed[first].root(&GROUP, &digests[first])
+                );
                 let other = &digests[(i + 1) % digests.len()];
-                assert!(digest == other || share.root(other) != share.root(digest));
+                assert!(digest == other || share.root(&GROUP, other) != share.root(&GROUP, digest));
             }
             let (digest, share) = (&digests[digests.len() - 1], &signed[signed.len() - 1]);
-            assert_eq!(share.verify(&key.public(), digest), Ok(()));
-            assert!(share.verify(&key.public(), &Digest::ZERO).is_err());
+            assert_eq!(share.verify(&key.public(), &GROUP, digest), Ok(()));
+            assert!(share.verify(&key.public(), &GROUP, &Digest::ZERO).is_err());
         }
-        assert!(key.sign_together(&[]).is_empty());
-        let alone = key.sign_together(&digests(1));
-        assert_eq!(alone[0], key.sign(&digests(1)[0]).into());
+        assert!(key.sign_together(&GROUP, &[]).is_empty());
+        let alone = key.sign_together(&GROUP, &digests(1));
+        assert_eq!(alone[0], key.sign_in(&GROUP, &digests(1)[0]).into());
         assert!(!alone[0].is_shared());
     }
 
@@ -189,7 +211,7 @@ mod tests {
     #[test]
     fn one_form_alone() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let good = key.sign_together(&digests(64)).remove(63);
+        let good = key.sign_together(&GROUP, &digests(64)).remove(63);
         assert_eq!((good.place, good.path.len()), (63, 6));
         let far = SharedSignature {
             place: 64,

@@ -18,6 +18,7 @@ use crate::identity::{Certifies, IdentityKey};
 use crate::ids::{ReplicaId, RequestNumber, SessionId};
 use crate::message::{AuthRequest, Control, EVERYONE, Recovers, Request};
 use crate::record;
+use crate::shared::in_group;
 
 record! {
     /// A replica's word for the key under which it speaks for a while.
@@ -143,7 +144,7 @@ impl RecoveryStatement {
             counter,
             signature: Signature([0; 64]),
         };
-        statement.signature = sign(&statement.said(identity).digest())?;
+        statement.signature = sign(&in_group(&group, &statement.said(identity).digest()))?;
         Ok(statement)
     }
 
@@ -170,7 +171,8 @@ impl RecoveryStatement {
     /// Any [`StatementError`] but [`StatementError::Old`].
     pub fn verify(&self, group: &Digest, identities: &[IdentityKey]) -> Result<(), StatementError> {
         let identity = identity(group, identities, &self.group, self.replica)?;
-        let signed = identity.verify(&self.said(identity).digest(), &self.signature);
+        let said = in_group(group, &self.said(identity).digest());
+        let signed = identity.verify(&said, &self.signature);
         signed.map_err(|_| StatementError::NotSigned)
     }
 }

@@ -19,7 +19,7 @@ impl Client {
                 digests.push(digest);
             }
         }
-        let signatures = self.key.sign_together(&digests);
+        let signatures = self.key.sign_together(&self.group, &digests);
         let mut at = 0;
         for unsigned in self.out.iter_mut().filter_map(unsigned) {
             at += usize::from(digests[at] != unsigned.request.digest());

@@ -20,7 +20,7 @@ fn forged(number: u64) -> AuthRequest {
 /// Of a client that the group does not name.
 fn strangers(number: u64) -> AuthRequest {
     let mut request = request_of(99, number, Bytes::from_static(b"op"));
-    let signature = key(99).sign(&request.request.digest());
+    let signature = key(99).sign_in(&GROUP, &request.request.digest());
     request.auth = Authenticator::Signed(signature.into());
     request
 }
@@ -109,7 +109,7 @@ fn as_signed(request: &AuthRequest) -> Option<Signed> {
         return None;
     };
     let (client, digest) = (request.request.client(), request.request.digest());
-    Some((client, its.root(&digest), *its.signature()))
+    Some((client, its.root(&GROUP, &digest), *its.signature()))
 }
 
 /// A backup checks nothing of a proposal whose signatures were found right; with a wrong one among them it does not vote.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::support::GROUP;
 use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, window_for};
 use quorate_agreement::{INLINE_BYTES, Millis};
@@ -26,6 +27,7 @@ fn link_key(replica: u8) -> MacKey {
 fn client() -> Client {
     let me = KeyPair::from_seed(&[50; 32]);
     Client::new(
+        GROUP,
         Quorum::new(4).unwrap(),
         ClientOptions::default(),
         me,
@@ -124,7 +126,7 @@ fn in_session() -> Client {
 
 fn linked(options: ClientOptions) -> Client {
     let me = KeyPair::from_seed(&[50; 32]);
-    let mut client = Client::new(Quorum::new(4).unwrap(), options, me, NONCE, 0);
+    let mut client = Client::new(GROUP, Quorum::new(4).unwrap(), options, me, NONCE, 0);
     (0..4).for_each(|replica| link(&mut client, replica));
     let opening = requests(&mut client).remove(0).1;
     let session = SessionId(1).to_bytes();
@@ -321,7 +323,9 @@ fn is_signed(m: &AuthRequest) -> bool {
         return false;
     };
     let digest = m.request.digest();
-    signature.verify(&m.request.client(), &digest).is_ok()
+    signature
+        .verify(&m.request.client(), &GROUP, &digest)
+        .is_ok()
 }
 
 /// Asks for an operation and gets its answer at once.
@@ -592,7 +596,7 @@ fn what_others_have_shown_was_not_heard() {
 fn who_lacks_a_link_signs() {
     let me = KeyPair::from_seed(&[50; 32]);
     let options = ClientOptions::default();
-    let mut client = Client::new(Quorum::new(4).unwrap(), options, me, NONCE, 0);
+    let mut client = Client::new(GROUP, Quorum::new(4).unwrap(), options, me, NONCE, 0);
     (0..3).for_each(|replica| link(&mut client, replica));
     let opening = requests(&mut client).remove(0).1;
     assert!(is_signed(&opening));

@@ -17,7 +17,10 @@ fn evidence(replica: &mut Agreement) -> Vec<Evidence> {
 
 /// Who is convicted, and of what.
 fn convicted(evidence: &Evidence) -> (u8, Kind) {
-    let keys: ReplicaKeys = (0..4).map(|r| key(r).public()).collect();
+    let keys = ReplicaKeys::Standing {
+        group: GROUP,
+        keys: (0..4).map(|r| key(r).public()).collect(),
+    };
     let subject = evidence.verify(quorum(), &keys).expect("genuine");
     (subject.replica.0, subject.kind)
 }
@@ -95,7 +98,7 @@ fn forgeries_accuse_nobody() {
         let _ = from_peer(&mut replica, 1, 3, PeerMessage::ViewChange(honest.clone()));
     }
     let body = second_story().body;
-    let forged = SignedViewChange::sign(body, &key(1)).into_inner();
+    let forged = SignedViewChange::sign(body, &signer(1)).into_inner();
     assert!(from_peer(&mut replica, 2, 1, PeerMessage::ViewChange(forged)).is_err());
     let proofs = || [0, 1, 2].map(|r| (ReplicaId(r), GENESIS)).to_vec();
     let start = |root| new_view(5, proofs(), (Seq(0), root), vec![]);

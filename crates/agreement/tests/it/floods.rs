@@ -25,10 +25,6 @@ fn linked(me: u8) -> Agreement {
     replica
 }
 
-fn sync(replica: &mut Agreement, ms: u64) {
-    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
-}
-
 fn proposal(view: u64, seq: u64, ms: u64, requests: &[AuthRequest]) -> PrePrepare {
     PrePrepare {
         view: View(view),
@@ -113,7 +109,7 @@ fn what_comes_behind_a_batch_gathers() {
 fn a_shared_signature_stands_for_each() {
     let mut requests: Vec<AuthRequest> = (1..=6).map(|n| request_of(50, n, Bytes::new())).collect();
     let digests: Vec<Digest> = requests.iter().map(|r| r.request.digest()).collect();
-    let signatures = key(50).sign_together(&digests);
+    let signatures = key(50).sign_together(&GROUP, &digests);
     for (request, signature) in requests.iter_mut().zip(signatures) {
         request.auth = Authenticator::Signed(Box::new(signature));
     }
@@ -212,7 +208,7 @@ fn what_a_backup_shows_goes_first() {
     let mut primary = linked(0);
     for number in 1..=2_000 {
         let mut body = request_of(50, number, Bytes::new());
-        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
         flood(&mut primary, body).unwrap();
     }
     let mut batches = proposed(&mut primary);
@@ -223,7 +219,7 @@ fn what_a_backup_shows_goes_first() {
     batches.truncate(1);
     for number in 1_900..=2_000 {
         let mut body = request_of(50, number, Bytes::new());
-        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
         let shown = PeerMessage::Request(body);
         assert_eq!(
             from_peer(&mut primary, 1, 1, shown),
@@ -287,7 +283,7 @@ fn a_primary_does_not_fill_the_log() {
 
     // Another client is not shut out by what that one has.
     let mut waits = request_of(51, 10_000, Bytes::from_static(b"waits"));
-    waits.auth = Authenticator::Signed(key(51).sign(&waits.request.digest()).into());
+    waits.auth = Authenticator::Signed(key(51).sign_in(&GROUP, &waits.request.digest()).into());
     from_client(&mut replica, 1, waits).unwrap();
     for ms in (50..=4 * TIMEOUT_MS).step_by(50) {
         replica.handle(at(ms), Input::Tick).unwrap();
@@ -402,7 +398,7 @@ fn floods_do_not_grow_the_memory() {
             let op = if number % 16 == 0 { &large } else { &small };
             let mut body = request_of(client, number, op.clone());
             if number % 5 == 0 {
-                let signature = key(client).sign(&body.request.digest());
+                let signature = key(client).sign_in(&GROUP, &body.request.digest());
                 body.auth = Authenticator::Signed(signature.into());
             }
             let input = quorate_wire::Verified::from_link(body);

@@ -23,7 +23,7 @@ fn asked(guest: u32, number: u64) -> AuthRequest {
     let (key, op) = (guest_key(guest), Bytes::from_static(b"op"));
     let request = Request::new(key.public(), SessionId(1), RequestNumber(number), op);
     AuthRequest {
-        auth: Authenticator::Signed(key.sign(&request.digest()).into()),
+        auth: Authenticator::Signed(key.sign_in(&GROUP, &request.digest()).into()),
         request,
         replier: ReplicaId(0),
     }

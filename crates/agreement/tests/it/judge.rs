@@ -9,12 +9,6 @@ use quorate_wire::{
     Authenticator, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
 };
 
-/// What waits for the disk has waited enough.
-fn sync(replica: &mut Agreement, ms: Millis) {
-    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
-    replica.invariants();
-}
-
 /// The primary of view 0 proposes, and the batch commits so much later.
 fn order(replica: &mut Agreement, ms: Millis, took: Millis, seq: u64, requests: &[AuthRequest]) {
     let proposal = pre_prepare(ms, seq, requests);
@@ -41,7 +35,7 @@ fn order(replica: &mut Agreement, ms: Millis, took: Millis, seq: u64, requests: 
 
 fn op(number: u64) -> AuthRequest {
     let mut body = request(number, Bytes::from_static(b"op"));
-    body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+    body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
     body
 }
 
@@ -111,7 +105,7 @@ fn what_would_not_be_executed_is_no_claim() {
         let op = Bytes::from_static(b"another");
         let mut body = request(1, op.clone());
         body.request = Request::after(key(50).public(), SessionId(1), number, answered, op);
-        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
         body
     };
     for (claimed, executed, answered, stays) in [
@@ -142,7 +136,7 @@ fn an_opening_that_a_backup_shows_is_let() {
         let op = Bytes::from_static(b"open");
         let mut body = request(1, op.clone());
         body.request = Request::new(key(50).public(), SessionId(0), RequestNumber(number), op);
-        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
         body
     };
     let mut primary = fresh(0);
@@ -175,7 +169,7 @@ fn a_long_claim_is_shown_once() {
     let long = |number| {
         let op = Bytes::from(vec![7; 100_000]);
         let mut body = request(number, op);
-        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &body.request.digest()).into());
         body
     };
     let (mut replica, start) = acquainted(5);
@@ -469,7 +463,7 @@ fn an_unfair_primary_is_left() {
             let number = RequestNumber(seq * 10 + number);
             let client = key(51).public();
             let body = Request::new(client, SessionId(2), number, Bytes::new());
-            let auth = Authenticator::Signed(key(51).sign(&body.digest()).into());
+            let auth = Authenticator::Signed(key(51).sign_in(&GROUP, &body.digest()).into());
             batch.push(AuthRequest {
                 request: body,
                 auth,
@@ -687,7 +681,7 @@ fn a_claim_is_shown_to_the_primary() {
 
 fn op_of(client: u8, number: u64) -> AuthRequest {
     let mut body = request_of(client, number, Bytes::from_static(b"op"));
-    body.auth = Authenticator::Signed(key(client).sign(&body.request.digest()).into());
+    body.auth = Authenticator::Signed(key(client).sign_in(&GROUP, &body.request.digest()).into());
     body
 }
 
@@ -734,7 +728,7 @@ fn who_is_served_is_not_kept_waiting() {
     let long = |number| {
         let op = Bytes::from(vec![7; 100_000]);
         let mut body = request_of(51, number, op);
-        body.auth = Authenticator::Signed(key(51).sign(&body.request.digest()).into());
+        body.auth = Authenticator::Signed(key(51).sign_in(&GROUP, &body.request.digest()).into());
         body
     };
     let (mut replica, start) = acquainted(5);

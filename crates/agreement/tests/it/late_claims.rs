@@ -141,7 +141,7 @@ impl Backup {
 
 fn op_of(client: u8, number: u64) -> AuthRequest {
     let mut body = request_of(client, number, Bytes::from_static(b"op"));
-    body.auth = Authenticator::Signed(key(client).sign(&body.request.digest()).into());
+    body.auth = Authenticator::Signed(key(client).sign_in(&GROUP, &body.request.digest()).into());
     body
 }
 

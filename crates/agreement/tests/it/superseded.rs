@@ -20,7 +20,7 @@ fn leaves(from: u8, view: u64, prepared: Option<&Vote>) -> SignedViewChange {
         prepared: certificates.clone(),
         preprepared: certificates,
     };
-    SignedViewChange::sign(body, &key(from)).into_inner()
+    SignedViewChange::sign(body, &signer(from)).into_inner()
 }
 
 /// View 1 begins with what replicas 0, 1 and 3 have said, and with these batches.
@@ -48,7 +48,7 @@ fn hears(replica: &mut Agreement, message: PeerMessage) {
 }
 
 fn starts_view_1(replica: &mut Agreement, (changes, body): (Vec<SignedViewChange>, NewView)) {
-    let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+    let new_view = SignedNewView::sign(body, &signer(1)).into_inner();
     hears(replica, PeerMessage::NewView(new_view));
     for change in changes {
         hears(replica, PeerMessage::ViewChange(change));
@@ -131,11 +131,11 @@ fn who_has_missed_the_view_is_told_of_it() {
             start: (Seq(0), GENESIS),
             selection: vec![],
         };
-        let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+        let new_view = SignedNewView::sign(body, &signer(1)).into_inner();
         hears(&mut replica, PeerMessage::NewView(new_view));
     }
     let (changes, body) = begins(&[], None);
-    let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+    let new_view = SignedNewView::sign(body, &signer(1)).into_inner();
     let shown = PeerMessage::NewView(new_view);
     let _ = replica.handle(at(1), Input::Peer(ReplicaId(3), shown));
     for change in changes {

@@ -11,11 +11,6 @@ use quorate_wire::{Authenticator, LogIndex, Mac, MacKey, Seq, View};
 /// The time at which a replica knows whose fault a wrong MAC is.
 const LATE: Millis = 40_000;
 
-fn sync(replica: &mut Agreement, ms: Millis) {
-    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
-    replica.invariants();
-}
-
 fn op(number: u64) -> AuthRequest {
     signed_request(number, Bytes::from_static(b"op"))
 }
@@ -251,7 +246,7 @@ fn signatures_beside_macs_are_checked_together() {
     assert_eq!(accepted(&forged), (false, Checks { alone, together }));
 
     let mut stranger = request_of(99, 1, Bytes::from_static(b"op"));
-    let signature = key(99).sign(&stranger.request.digest());
+    let signature = key(99).sign_in(&GROUP, &stranger.request.digest());
     stranger.auth = Authenticator::Signed(signature.into());
     let beside = [op(1), stranger, op(3)];
     let (alone, together) = (0, 2);

@@ -15,7 +15,14 @@ use crate::support::*;
 
 /// A client with these options, an open session and links with all replicas.
 fn linked(options: ClientOptions) -> Client {
-    let mut client = Client::new(quorum(), options, KeyPair::from_seed(&[50; 32]), 7, 0);
+    let mut client = Client::new(
+        GROUP,
+        quorum(),
+        options,
+        KeyPair::from_seed(&[50; 32]),
+        7,
+        0,
+    );
     (0..4).for_each(|r| client.on_link(ReplicaId(r), Some(link_key(r))));
     let (_, opening) = sent(&mut client).remove(0);
     for replica in 0..3 {

@@ -18,11 +18,6 @@ use quorate_wire::{
     Authenticator, Digest, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Time, View,
 };
 
-fn sync(replica: &mut Agreement, ms: u64) {
-    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
-    replica.invariants();
-}
-
 fn linked(me: u8) -> Agreement {
     let mut replica = fresh(me);
     let link = Input::ClientKey(client(), link_key(me));
@@ -391,7 +386,7 @@ fn a_primary_leaves_with_a_stale_proposal() {
 fn a_strangers_signature_is_worth_nothing() {
     let stranger = key(99);
     let request = Request::new(stranger.public(), SessionId(0), RequestNumber(1), op());
-    let signature = stranger.sign(&request.digest());
+    let signature = stranger.sign_in(&GROUP, &request.digest());
     let body = AuthRequest {
         auth: Authenticator::Signed(signature.into()),
         replier: ReplicaId(0),
@@ -409,7 +404,7 @@ fn a_strangers_signature_is_worth_nothing() {
     assert!(!written(&mut backup).iter().any(voted));
     // A signature in the name of one who is, by somebody else, neither.
     let mut forged = signed_request(1, op());
-    forged.auth = Authenticator::Signed(stranger.sign(&forged.request.digest()).into());
+    forged.auth = Authenticator::Signed(stranger.sign_in(&GROUP, &forged.request.digest()).into());
     let taken = from_peer(&mut primary, 1, 3, PeerMessage::Request(forged));
     assert_eq!(taken, Err(Rejected::BadAuthentication));
 }

@@ -39,7 +39,7 @@ fn told_of_another(committed_in: u64) -> (Agreement, Vec<Output>) {
             prepared,
             preprepared,
         };
-        SignedViewChange::sign(body, &key(from)).into_inner()
+        SignedViewChange::sign(body, &signer(from)).into_inner()
     };
     let changes = [
         change(0, vec![], vec![vote()]),
@@ -59,7 +59,7 @@ fn told_of_another(committed_in: u64) -> (Agreement, Vec<Output>) {
         let from = m.body.replica.0;
         let _ = from_peer(&mut replica, 1, from, PeerMessage::ViewChange(m));
     }
-    let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+    let new_view = SignedNewView::sign(body, &signer(1)).into_inner();
     replica
         .handle(
             at(1),

@@ -1,5 +1,6 @@
 //! Replies that come together: what one replica brings of the others counts if it is theirs.
 
+use crate::support::GROUP;
 use bytes::Bytes;
 use quorate_agreement::Millis;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
@@ -16,7 +17,7 @@ fn link_key(replica: u8) -> MacKey {
 fn client() -> Client {
     let me = KeyPair::from_seed(&[50; 32]);
     let quorum = Quorum::new(4).expect("f = 1");
-    let mut client = Client::new(quorum, ClientOptions::default(), me, 7, 0);
+    let mut client = Client::new(GROUP, quorum, ClientOptions::default(), me, 7, 0);
     (0..4).for_each(|r| client.on_link(ReplicaId(r), Some(link_key(r))));
     let opening = sent(&mut client).remove(0);
     for replica in 0..3 {

@@ -123,7 +123,7 @@ impl Engine {
             ..ClientOptions::default()
         };
         let key = identity.key().clone();
-        let client = Client::new(quorum, options, key, random(), 0);
+        let client = Client::new(group.id(), quorum, options, key, random(), 0);
         // Of a guest nothing is taken that it has not signed.
         let client = match group.protocol().authentication {
             Authentication::Mac if group.is_client(&me) => client,

@@ -356,7 +356,7 @@ impl<S: Service> Core<S> {
                 if let Some(keys) = &mut self.keys {
                     keys.since = self.now.mono;
                 }
-                Input::Renewed(Box::new(identity.signer()))
+                Input::Renewed(Box::new(identity.signer(self.outgoing.signing().group())))
             }
             Wake::Found(found) => Input::Found(found),
             Wake::Checked => {

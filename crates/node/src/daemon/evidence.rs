@@ -202,14 +202,15 @@ mod tests {
     use quorate_net::group::{Files, Purpose};
     use quorate_wire::evidence::TwoViewChanges;
     use quorate_wire::message::{SignedViewChange, ViewChange};
-    use quorate_wire::{KeyPair, ReplicaId, Seq, View};
+    use quorate_wire::{KeyPair, ReplicaId, Seq, Signer, View};
     use std::time::Duration;
 
     fn key(replica: u8) -> KeyPair {
         KeyPair::from_seed(&[replica + 1; 32])
     }
 
-    fn evidence(replica: u8, view: u64) -> Evidence {
+    fn evidence(group: &Group, replica: u8, view: u64) -> Evidence {
+        let signer = Signer::standing(group.id(), key(replica));
         let change = |stable| ViewChange {
             view: View(view),
             replica: ReplicaId(replica),
@@ -218,7 +219,7 @@ mod tests {
             prepared: vec![],
             preprepared: vec![],
         };
-        let sign = |stable| SignedViewChange::sign(change(stable), &key(replica)).into_inner();
+        let sign = |stable| SignedViewChange::sign(change(stable), &signer).into_inner();
         let (first, second) = (sign(0), sign(1));
         Evidence::ViewChanges(TwoViewChanges { first, second })
     }
@@ -246,10 +247,10 @@ mod tests {
         for _ in 0..2 {
             let mut keeper = EvidenceKeeper::new(directory.path(), &group);
             for view in 1..=40 {
-                keeper.keep(evidence(2, view));
-                keeper.keep(evidence(2, view));
+                keeper.keep(evidence(&group, 2, view));
+                keeper.keep(evidence(&group, 2, view));
             }
-            keeper.keep(evidence(3, 1));
+            keeper.keep(evidence(&group, 3, 1));
             let kept = || files(directory.path()).unwrap();
             for _ in 0..1000 {
                 if kept().len() > FILES_PER_REPLICA {
@@ -273,7 +274,7 @@ mod tests {
             file.set_len(MAX_FILE_BYTES + view as u64 % 2).unwrap();
         }
         let mut keeper = EvidenceKeeper::new(directory.path(), &group);
-        keeper.keep(evidence(1, 7));
+        keeper.keep(evidence(&group, 1, 7));
         let about_it = || files(directory.path()).unwrap().len() - FILES_PER_REPLICA - 1;
         for _ in 0..1000 {
             if about_it() > 0 {

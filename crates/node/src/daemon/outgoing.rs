@@ -117,7 +117,7 @@ impl Outgoing {
     pub fn renew(&mut self, identity: &Identity) {
         self.links.renew_keys(identity);
         if let Some(faulty) = &mut self.faulty {
-            faulty.renew(identity.signer());
+            faulty.renew(identity.signer(self.signing.group()));
         }
     }
 

@@ -16,7 +16,7 @@ use quorate_wire::{
     Authenticator, Digest, Encode, LogIndex, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
 };
 
-use crate::support::{CONNECTION, Echo, at, beginning, client, config, request};
+use crate::support::{CONNECTION, Echo, GROUP, at, beginning, client, config, request};
 
 const ME: ReplicaId = ReplicaId(1);
 
@@ -33,7 +33,7 @@ struct Backup {
 fn signed(session: u64, number: u64, op: &[u8]) -> AuthRequest {
     let request = request(session, number, Bytes::copy_from_slice(op));
     AuthRequest {
-        auth: Authenticator::Signed(client().sign(&request.request.digest()).into()),
+        auth: Authenticator::Signed(client().sign_in(&GROUP, &request.request.digest()).into()),
         replier: ME,
         ..request
     }

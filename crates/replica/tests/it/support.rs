@@ -10,8 +10,8 @@ use quorate_replica::{ConnectionId, Restored, genesis};
 use quorate_state::{Fault, MemorySnapshot, Txn};
 use quorate_wire::message::{AuthRequest, Request};
 use quorate_wire::{
-    Authentication, Authenticator, KeyPair, LogIndex, Quorum, ReplicaId, RequestNumber, Seq,
-    SessionId, Time,
+    Authentication, Authenticator, Digest, KeyPair, LogIndex, Quorum, ReplicaId, ReplicaKeys,
+    RequestNumber, Seq, SessionId, Signer, Time,
 };
 
 /// The client's.
@@ -50,6 +50,9 @@ pub fn at(ms: u64) -> Now {
     }
 }
 
+/// The group's id.
+pub const GROUP: Digest = Digest([7; 32]);
+
 /// The group's one client.
 pub fn client() -> KeyPair {
     KeyPair::from_seed(&[99; 32])
@@ -61,8 +64,11 @@ pub fn config(n: u8, me: ReplicaId) -> Config {
     Config {
         quorum: Quorum::new(usize::from(n)).unwrap(),
         me,
-        keys: keys.iter().map(KeyPair::public).collect(),
-        key: keys[usize::from(me.0)].clone().into(),
+        keys: ReplicaKeys::Standing {
+            group: GROUP,
+            keys: keys.iter().map(KeyPair::public).collect(),
+        },
+        key: Signer::standing(GROUP, keys[usize::from(me.0)].clone()),
         clients: [client().public()].into(),
         timeout_ms: 1_000,
         guests: false,

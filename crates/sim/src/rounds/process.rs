@@ -48,12 +48,12 @@ impl ByRound {
     }
 
     /// The replica `me` with its own `key`. Equal seeds give equal faults.
-    pub fn new(seed: u64, per_mille: u64, me: ReplicaId, key: impl Into<Signer>) -> ByRound {
+    pub fn new(seed: u64, per_mille: u64, me: ReplicaId, key: Signer) -> ByRound {
         ByRound {
             seed,
             per_mille,
             me,
-            key: key.into(),
+            key,
             earlier: BTreeMap::new(),
             digests: VecDeque::new(),
             batches: VecDeque::new(),
@@ -232,7 +232,7 @@ mod tests {
     /// rounds without a fault exist, and each kind of change does.
     #[test]
     fn a_round_has_one_fault() {
-        let key = quorate_wire::KeyPair::from_seed(&[1; 32]);
+        let key = crate::keys::standing_signer(ReplicaId(0));
         let mut it = ByRound::new(5, 500, ReplicaId(0), key);
         let (mut right, mut withheld, mut wrong) = (0, 0, Vec::new());
         for seq in 1..200 {

@@ -6,12 +6,13 @@ use quorate_wire::{MacKey, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Vie
 
 use super::*;
 use crate::client::client_key;
+use crate::keys::GROUP;
 
 /// A client with links to four replicas and a session.
 fn with_session() -> (Quorum, Client) {
     let quorum = Quorum::new(4).expect("a size of a group");
     let key = client_key(0);
-    let mut client = Client::new(quorum, ClientOptions::default(), key, 7, 0);
+    let mut client = Client::new(GROUP, quorum, ClientOptions::default(), key, 7, 0);
     for replica in quorum.replicas() {
         client.on_link(replica, Some(MacKey([replica.0 + 1; 32])));
     }

@@ -16,7 +16,8 @@ use quorate_wire::{
 
 use super::*;
 use crate::client::client_key;
-use crate::server::{CLOCK_BOUND_MS, EPOCH_NS, key_of};
+use crate::keys::{GROUP, replica_keys, standing_signer};
+use crate::server::{CLOCK_BOUND_MS, EPOCH_NS};
 
 const GENESIS: Digest = Digest([9; 32]);
 
@@ -30,8 +31,8 @@ fn core(replicas: usize, me: u8) -> Agreement {
     let config = Config {
         quorum,
         me: ReplicaId(me),
-        key: key_of(ReplicaId(me)).into(),
-        keys: quorum.replicas().map(|r| key_of(r).public()).collect(),
+        key: standing_signer(ReplicaId(me)),
+        keys: replica_keys(quorum, false),
         clients: [client_key(0).public()].into(),
         timeout_ms: 60_000,
         guests: false,
@@ -50,7 +51,7 @@ fn core(replicas: usize, me: u8) -> Agreement {
 fn signed(key: &KeyPair, number: u64, op: Bytes) -> AuthRequest {
     let request = Request::new(key.public(), SessionId(1), RequestNumber(number), op);
     AuthRequest {
-        auth: Authenticator::Signed(key.sign(&request.digest()).into()),
+        auth: Authenticator::Signed(key.sign_in(&GROUP, &request.digest()).into()),
         replier: EVERYONE,
         request,
     }

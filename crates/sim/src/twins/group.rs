@@ -6,14 +6,14 @@ use bytes::Bytes;
 use quorate_agreement::{Agreement, Config, Input, Now, Ordered, Output, Tuning};
 use quorate_wire::message::{AuthRequest, PeerMessage, Request};
 use quorate_wire::{
-    Authentication, Authenticator, Digest, LogIndex, MacKey, Quorum, ReplicaId, ReplicaKeys,
-    RequestNumber, Seq, SessionId, Time, Verified, View,
+    Authentication, Authenticator, Digest, LogIndex, MacKey, Quorum, ReplicaId, RequestNumber, Seq,
+    SessionId, Time, Verified, View,
 };
 
 use super::{Ran, Schedule};
 use crate::checks::Failure;
 use crate::client::client_key;
-use crate::server::key_of;
+use crate::keys::{GROUP, replica_keys, standing_signer};
 
 /// Patience of the replicas.
 const TIMEOUT_MS: u64 = 250;
@@ -62,13 +62,13 @@ fn link_key(replica: ReplicaId) -> MacKey {
 impl Group<'_> {
     pub fn new(schedule: &Schedule) -> Group<'_> {
         let quorum = Quorum::new(schedule.replicas).expect("a size of a group");
-        let keys: ReplicaKeys = quorum.replicas().map(|r| key_of(r).public()).collect();
+        let keys = replica_keys(quorum, false);
         let twins = schedule.twins.iter().copied();
         let instance = |id: ReplicaId, skew_ms: u64| {
             let config = Config {
                 quorum,
                 me: id,
-                key: key_of(id).into(),
+                key: standing_signer(id),
                 keys: keys.clone(),
                 clients: [client_key(0).public()].into(),
                 timeout_ms: TIMEOUT_MS,
@@ -171,7 +171,7 @@ impl Group<'_> {
             let mut correct = self.instances.iter().filter(|i| i.correct);
             if correct.any(|i| !i.executed.contains(&digest)) {
                 let mut request = self.requests[at].clone();
-                request.auth = Authenticator::Signed(client_key(0).sign(&digest).into());
+                request.auth = Authenticator::Signed(client_key(0).sign_in(&GROUP, &digest).into());
                 self.give(&request)?;
             }
         }

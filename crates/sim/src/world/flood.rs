@@ -13,6 +13,7 @@ use quorate_wire::{Authentication, Authenticator, KeyPair, Mac, RequestNumber, S
 use super::clients::key_of_link;
 use super::*;
 use crate::client::flooder_key;
+use crate::keys::GROUP;
 
 /// How often each sends some, in microseconds, and how many messages.
 const EVERY: u64 = 20_000;
@@ -70,7 +71,7 @@ impl Flooder {
 
     fn signed(&self, request: Request) -> AuthRequest {
         AuthRequest {
-            auth: Authenticator::Signed(self.key.sign(&request.digest()).into()),
+            auth: Authenticator::Signed(self.key.sign_in(&GROUP, &request.digest()).into()),
             replier: EVERYONE,
             request,
         }

@@ -18,7 +18,7 @@ use quorate_wire::{Certifies, EpochStatus, RecoveryStatement, Signer, View};
 
 use super::storm::Blow;
 use super::*;
-use crate::keys::{identity_of, key_of, statement_of};
+use crate::keys::{identity_of, standing_signer, statement_of};
 
 /// How often it strikes, in microseconds.
 const STRIKE_EVERY: u64 = 200_000;
@@ -487,7 +487,7 @@ impl World {
             }
             for id in self.intruder.ever.clone() {
                 let body = amnesia(id, view.next(), (Seq(0), Digest::ZERO));
-                let m = SignedViewChange::sign(body, &key_of(id)).into_inner();
+                let m = SignedViewChange::sign(body, &standing_signer(id)).into_inner();
                 self.say(to, own, PeerMessage::ViewChange(m));
             }
         }

@@ -28,6 +28,8 @@ fn state(entries: impl IntoIterator<Item = (Bytes, Bytes)>) -> MemorySnapshot {
     MemorySnapshot::default().apply(&layer).unwrap().0
 }
 
+const GROUP: Digest = Digest([7; 32]);
+
 fn key(k: u32) -> Bytes {
     Bytes::from(format!("key {k}"))
 }
@@ -273,13 +275,16 @@ fn key_pair(replica: u8) -> KeyPair {
 }
 
 fn keys() -> ReplicaKeys {
-    (0..4).map(|r| key_pair(r).public()).collect()
+    ReplicaKeys::Standing {
+        group: GROUP,
+        keys: (0..4).map(|r| key_pair(r).public()).collect(),
+    }
 }
 
 fn signed(replica: u8, message: &PeerMessage) -> SignedMessage {
     let content = Bytes::from(message.to_bytes());
     let digest = SignedMessage::digest(ReplicaId(replica), &content);
-    let signature = key_pair(replica).sign(&digest);
+    let signature = key_pair(replica).sign_in(&GROUP, &digest);
     SignedMessage {
         content,
         signature: signature.into(),

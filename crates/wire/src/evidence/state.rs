@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::{Kind, NoProof, Subject, statement};
-use crate::auth::PublicKey;
 use crate::codec::Decode;
 use crate::digest::{Content, Digest};
+use crate::epoch::ReplicaKeys;
 use crate::ids::{Quorum, ReplicaId, Seq, View};
 use crate::message::transfer::StateMessage;
 use crate::message::{PeerMessage, SignedMessage};
@@ -70,18 +70,20 @@ impl Certificate {
     pub(super) fn verify(
         &self,
         quorum: Quorum,
-        keys: &[PublicKey],
+        keys: &ReplicaKeys,
         accused: ReplicaId,
         said: &SignedMessage,
     ) -> Result<(), NoProof> {
-        let key = keys.get(usize::from(accused.0));
-        let key = key.ok_or(NoProof::UnknownReplica)?;
-        said.verify(accused, key).map_err(|_| NoProof::NotSigned)?;
+        let check = |replica: ReplicaId, m: &SignedMessage| {
+            let key = keys.standing().get(usize::from(replica.0));
+            let key = key.ok_or(NoProof::UnknownReplica)?;
+            let checked = m.verify(replica, keys.group(), key);
+            checked.map_err(|_| NoProof::NotSigned)
+        };
+        check(accused, said)?;
         let mut vouchers = BTreeSet::new();
         for (replica, m) in &self.signed {
-            let key = keys.get(usize::from(replica.0));
-            let key = key.ok_or(NoProof::UnknownReplica)?;
-            m.verify(*replica, key).map_err(|_| NoProof::NotSigned)?;
+            check(*replica, m)?;
             if *replica != accused {
                 vouchers.insert(*replica);
             }

@@ -8,10 +8,14 @@ use quorate_wire::message::{
     Batch, Checkpoint, Commit, Fetch, NewView, PeerMessage, PrePrepare, Prepare, SignedMessage,
     SignedNewView, SignedViewChange, ViewChange,
 };
-use quorate_wire::{Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq, Time, View};
+use quorate_wire::{
+    Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq, Signer, Time, View,
+};
 
 const ONE: Digest = Digest([1; 32]);
 const TWO: Digest = Digest([2; 32]);
+
+const GROUP: Digest = Digest([7; 32]);
 
 fn quorum() -> Quorum {
     Quorum::new(4).unwrap()
@@ -22,7 +26,10 @@ fn key(replica: u8) -> KeyPair {
 }
 
 fn keys() -> ReplicaKeys {
-    (0..4).map(|r| key(r).public()).collect()
+    ReplicaKeys::Standing {
+        group: GROUP,
+        keys: (0..4).map(|r| key(r).public()).collect(),
+    }
 }
 
 fn change(replica: u8, view: u64, root: Digest, by: u8) -> SignedViewChange {
@@ -34,7 +41,7 @@ fn change(replica: u8, view: u64, root: Digest, by: u8) -> SignedViewChange {
         prepared: vec![],
         preprepared: vec![],
     };
-    SignedViewChange::sign(body, &key(by)).into_inner()
+    SignedViewChange::sign(body, &Signer::standing(GROUP, key(by))).into_inner()
 }
 
 fn start(view: u64, root: Digest, by: u8) -> SignedNewView {
@@ -44,13 +51,13 @@ fn start(view: u64, root: Digest, by: u8) -> SignedNewView {
         start: (Seq(0), root),
         selection: vec![],
     };
-    SignedNewView::sign(body, &key(by)).into_inner()
+    SignedNewView::sign(body, &Signer::standing(GROUP, key(by))).into_inner()
 }
 
 fn said(replica: u8, message: &PeerMessage, by: u8) -> SignedMessage {
     let content = Bytes::from(message.to_bytes());
     let digest = SignedMessage::digest(ReplicaId(replica), &content);
-    let signature = key(by).sign(&digest).into();
+    let signature = key(by).sign_in(&GROUP, &digest).into();
     SignedMessage { content, signature }
 }
 

@@ -16,18 +16,23 @@ use quorate_wire::{Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq}
 const LIAR: u8 = 3;
 const PLACE: u64 = 128;
 
+const GROUP: Digest = Digest([7; 32]);
+
 fn key(replica: u8) -> KeyPair {
     KeyPair::from_seed(&[replica + 1; 32])
 }
 
 fn keys() -> ReplicaKeys {
-    (0..4).map(|r| key(r).public()).collect()
+    ReplicaKeys::Standing {
+        group: GROUP,
+        keys: (0..4).map(|r| key(r).public()).collect(),
+    }
 }
 
 fn said(replica: u8, message: &PeerMessage) -> SignedMessage {
     let content = Bytes::from(message.to_bytes());
     let digest = SignedMessage::digest(ReplicaId(replica), &content);
-    let signature = key(replica).sign(&digest);
+    let signature = key(replica).sign_in(&GROUP, &digest);
     SignedMessage {
         content,
         signature: signature.into(),

@@ -80,8 +80,11 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
     Config {
         quorum,
         me: ReplicaId(me),
-        key: key(me).into(),
-        keys: quorum.replicas().map(|r| key(r.0).public()).collect(),
+        key: signer(me),
+        keys: ReplicaKeys::Standing {
+            group: GROUP,
+            keys: quorum.replicas().map(|r| key(r.0).public()).collect(),
+        },
         clients: CLIENTS.map(|c| key(c).public()).into(),
         timeout_ms: TIMEOUT_MS,
         guests: false,
@@ -95,8 +98,13 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
     }
 }
 
-/// The id of a group whose replicas have key holders.
+/// The group's id.
 pub const GROUP: Digest = Digest([7; 32]);
+
+/// What a replica without a key holder signs with.
+pub fn signer(replica: u8) -> Signer {
+    Signer::standing(GROUP, key(replica))
+}
 
 /// The key of a replica's key holder.
 pub fn identity(replica: u8) -> KeyPair {
@@ -207,6 +215,12 @@ pub fn persist_up_to(replica: &mut Agreement, ms: Millis, wanted: fn(&Record) ->
     replica.invariants();
 }
 
+/// What waits for the disk has waited enough.
+pub fn sync(replica: &mut Agreement, ms: Millis) {
+    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+    replica.invariants();
+}
+
 pub fn view_change_body(replica: u8, view: u64) -> ViewChange {
     ViewChange {
         view: View(view),
@@ -219,7 +233,7 @@ pub fn view_change_body(replica: u8, view: u64) -> ViewChange {
 }
 
 pub fn signed(body: ViewChange) -> SignedViewChange {
-    let key = key(body.replica.0);
+    let key = signer(body.replica.0);
     SignedViewChange::sign(body, &key).into_inner()
 }
 
@@ -241,7 +255,7 @@ pub fn new_view(
         start,
         selection,
     };
-    let key = key(quorum().primary(View(view)).0);
+    let key = signer(quorum().primary(View(view)).0);
     SignedNewView::sign(body, &key).into_inner()
 }
 
@@ -273,7 +287,7 @@ pub fn status(view: u64, active: bool, committed: u64) -> PeerMessage {
 /// A request that its client has signed, as it is when it is repeated.
 pub fn signed_request(number: u64, op: Bytes) -> AuthRequest {
     let mut signed = request(number, op);
-    signed.auth = Authenticator::Signed(key(50).sign(&signed.request.digest()).into());
+    signed.auth = Authenticator::Signed(key(50).sign_in(&GROUP, &signed.request.digest()).into());
     signed
 }
 

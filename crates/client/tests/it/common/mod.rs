@@ -114,6 +114,7 @@ impl Group {
             runtime: Arc::new(runtime),
         };
         let replica = Replica {
+            group: group.contents.id(),
             links: links.unwrap(),
             clients: BTreeMap::new(),
             ahead_ms: group.ahead_ms.clone(),
@@ -191,6 +192,7 @@ impl Drop for Mount {
 }
 
 struct Replica {
+    group: Digest,
     links: ReplicaLinks,
     clients: BTreeMap<ConnectionId, (ClientId, MacKey)>,
     ahead_ms: Arc<AtomicU64>,
@@ -300,7 +302,7 @@ impl Replica {
                 match &request.auth {
                     Authenticator::Signed(signature) => {
                         let client = request.request.client();
-                        signature.verify(&client, &digest).ok()?;
+                        signature.verify(&client, &self.group, &digest).ok()?;
                     }
                     macs => macs.check_mac(ReplicaId(0), key, &digest).ok()?,
                 }

@@ -197,8 +197,9 @@ pub fn recovery() -> impl Strategy<Value = RecoveryStatement> {
 /// Alone, or as one of up to 64 that share it.
 pub fn shared_signature() -> impl Strategy<Value = SharedSignature> {
     let seed = any::<[u8; 32]>();
-    (seed, vec(digest(), 1..64), any::<usize>()).prop_map(|(seed, digests, which)| {
-        let mut all = KeyPair::from_seed(&seed).sign_together(&digests);
+    let digests = vec(digest(), 1..64);
+    (seed, digest(), digests, any::<usize>()).prop_map(|(seed, group, digests, which)| {
+        let mut all = KeyPair::from_seed(&seed).sign_together(&group, &digests);
         all.swap_remove(which % digests.len())
     })
 }
