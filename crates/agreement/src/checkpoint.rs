@@ -211,6 +211,7 @@ impl Agreement {
         self.slots.keep_from(seq.next());
         self.unstable_weight = self.slots.values().map(|slot| slot.weight).sum();
         self.judge.pipeline.on_stable(seq);
+        self.judge.withheld.on_stable(seq);
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);
         self.checkpoint_votes.forget_below(seq.next());
         self.collect_garbage();

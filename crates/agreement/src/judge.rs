@@ -9,6 +9,7 @@
 //!   that load and slow disks stretch it, and never more than the configured time-out.
 //! - **Blame**: the time for which a claim waited although the pipeline had room, beyond what messages take. It fades slowly; a
 //!   primary with too much of it is left.
+//!   So is one that proposes small requests without their content ([`withheld`]).
 //! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before, or
 //!   while two pipelines full of batches are proposed after the primary was shown it.
 //! - **Lateness**: most claims of late waited for longer than messages take, and than with other primaries ([`promptness`]), and f others say that the primary is no good.
@@ -24,6 +25,7 @@
 mod pipeline;
 mod promptness;
 mod shown;
+mod withheld;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -44,6 +46,8 @@ use crate::primary::EAGER_BATCHES;
 use pipeline::Pipeline;
 use promptness::{Excused, Promptness};
 use shown::Shown;
+pub(crate) use withheld::NamedClaim;
+use withheld::{Lacking, Withheld};
 
 /// The shortest patience, where the configured time-out is not shorter still.
 const LEAST_PATIENCE_MS: Millis = 250;
@@ -105,8 +109,10 @@ pub(crate) struct Judge {
     /// In tenths of milliseconds.
     blame: u64,
     promptness: Promptness,
-    /// Claims that were proposed and not looked at yet, and for how long each may have been held back.
-    beyond: Vec<(Seq, WaitingClaim, Millis)>,
+    /// Proposals that came without all that they name.
+    pub(crate) withheld: Withheld,
+    /// Claims that were proposed and not looked at yet.
+    beyond: Vec<(Seq, NamedClaim)>,
     is_late: bool,
     /// The oldest claim that waits to be ordered, and how many requests of each session were ordered since.
     overtaken: Option<(u64, HashMap<SessionId, u32, FixedState>)>,
@@ -134,6 +140,7 @@ impl Judge {
             looked_at: now,
             blame: 0,
             promptness: Promptness::new(now),
+            withheld: Withheld::default(),
             beyond: Vec::new(),
             is_late: false,
             overtaken: None,
@@ -155,6 +162,7 @@ impl Judge {
         self.pipeline.begin_view(start, now);
         self.shown.begin_view();
         self.promptness.begin_view();
+        self.withheld.begin_view();
         self.beyond.clear();
         self.is_late = false;
         self.relayed = 0;
@@ -200,6 +208,23 @@ impl Judge {
         }
     }
 
+    /// A proposal has come that lacks something.
+    pub fn on_lacking(
+        &mut self,
+        seq: Seq,
+        missing: Vec<Digest>,
+        claims: Vec<NamedClaim>,
+        now: Millis,
+    ) {
+        let lacking = Lacking {
+            since: now,
+            full_at: self.full_at,
+            missing,
+            claims,
+        };
+        self.withheld.on_lacking(seq, lacking);
+    }
+
     /// The link with a replica stands, or is gone.
     pub fn on_link(&mut self, replica: ReplicaId, is_up: bool, now: Millis) {
         match is_up {
@@ -217,20 +242,12 @@ impl Judge {
         }
     }
 
-    /// The primary has proposed a claim at a place. If it was not shown to it, it knew by itself. `is_sample`: it is short, and waited for nothing else of its client's.
-    /// `held`: for how long it may have been held back.
-    pub fn on_claim_proposed(
-        &mut self,
-        seq: Seq,
-        claim: WaitingClaim,
-        is_sample: bool,
-        held: Millis,
-        now: Millis,
-    ) {
-        if claim.number > self.relayed {
-            self.shown.on_known(claim.client, now);
-            if is_sample && self.beyond.len() < MOST_BEYOND {
-                self.beyond.push((seq, claim, held));
+    /// The primary has proposed a claim at a place. If it was not shown to it, it knew by itself.
+    pub fn on_claim_proposed(&mut self, seq: Seq, named: NamedClaim, now: Millis) {
+        if named.claim.number > self.relayed {
+            self.shown.on_known(named.claim.client, now);
+            if named.is_sample && self.beyond.len() < MOST_BEYOND {
+                self.beyond.push((seq, named));
             }
         }
     }
@@ -238,9 +255,13 @@ impl Judge {
     /// Looks at the claims to whose places proposals lead without a gap by now: what is named beyond one is not proposed before it is closed.
     fn look_at_claims(&mut self, primary: ReplicaId, now: Millis) {
         let (run, full_at) = (self.pipeline.run(), self.full_at);
-        for (_, claim, held) in self.beyond.extract_if(.., |(seq, _, _)| *seq <= run) {
-            let excused = Excused { full_at, held };
-            self.promptness.on_proposed(primary, &claim, excused, now);
+        for (_, named) in self.beyond.extract_if(.., |(seq, _)| *seq <= run) {
+            let excused = Excused {
+                full_at: named.full_at.unwrap_or(full_at),
+                held: named.held,
+            };
+            self.promptness
+                .on_proposed(primary, &named.claim, excused, now);
         }
     }
 
@@ -256,7 +277,19 @@ impl Judge {
             .as_ref()
             .map_or(0, |(_, counts)| counts.len());
         let judged = self.pipeline.len() + self.promptness.len() + self.shown.len();
-        judged + self.beyond.len() + self.heard.len() + self.lost.len() + sessions
+        judged
+            + self.withheld.len()
+            + self.beyond.len()
+            + self.heard.len()
+            + self.lost.len()
+            + sessions
+    }
+
+    /// How long a claim may wait in any case, where the configured time-out is such.
+    fn allowance(&self, timeout_ms: Millis) -> Millis {
+        let most = timeout_ms / 8;
+        let quickest = self.pipeline.quickest().map_or(most, |took| 2 * took);
+        ALLOWANCE_MS + quickest.min(most)
     }
 
     /// How long a primary may be silent.
@@ -412,6 +445,31 @@ impl Agreement {
         }
     }
 
+    /// A proposal that lacked something is complete. What it names was proposed now, if the primary should have sent what was missing.
+    pub(crate) fn judge_content(&mut self, seq: Seq) {
+        let Some(lacking) = self.judge.withheld.take(seq) else {
+            return;
+        };
+        let now = self.now.mono;
+        let long = self.config.tuning.inline_bytes;
+        let mut came = lacking.missing.iter().filter_map(|d| self.pool.get(d));
+        let is_withheld =
+            came.any(|e| e.request().op().len() <= long) && !is_on(Mutant::ContentUnjudged);
+        let allowance = self.judge.allowance(self.config.timeout_ms);
+        let judge = &mut self.judge;
+        for named in lacking.claims {
+            let named = NamedClaim {
+                is_sample: named.is_sample && is_withheld,
+                full_at: Some(lacking.full_at),
+                ..named
+            };
+            judge.on_claim_proposed(seq, named, now);
+        }
+        if is_withheld && judge.knows_enough() {
+            judge.blame += judge.withheld.count(lacking.since + allowance, now) * 10;
+        }
+    }
+
     /// The link with another replica stands, or is gone.
     pub(crate) fn on_peer_link(&mut self, replica: ReplicaId, is_up: bool) {
         self.judge.on_link(replica, is_up, self.now.mono);
@@ -453,9 +511,7 @@ impl Agreement {
         } else if judge.oldest.map(|(n, _)| n) != claim {
             judge.oldest = claim.map(|number| (number, now));
         }
-        let most = self.config.timeout_ms / 8;
-        let quickest = judge.pipeline.quickest().map_or(most, |took| 2 * took);
-        let allowance = ALLOWANCE_MS + quickest.min(most);
+        let allowance = judge.allowance(self.config.timeout_ms);
         let is_full = in_flight >= EAGER_BATCHES.min(self.config.tuning.batches);
         // What came after a batch waits until that has prepared. What was there before should be in it.
         let came_after = blamed_from.is_none_or(|since| since + allowance >= proposed_at);

@@ -13,6 +13,7 @@ use crate::BATCH_BYTES;
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
+use crate::judge::NamedClaim;
 use crate::pool::DigestSet;
 use crate::slot::{Proposal, Stage, Votes};
 
@@ -123,7 +124,9 @@ impl Agreement {
         }
         let named = self.check_batch(m.seq, &m.batch, known.is_some())?;
         let weight: usize = m.bodies.iter().map(|b| b.request.weight()).sum();
-        if weight > MAX_BATCH_WEIGHT {
+        let is_named = |body: &Arc<AuthRequest>| named.contains(&body.request.digest());
+        // What is not named would be thrown away, and what is kept of the message may keep all of it in memory.
+        if weight > MAX_BATCH_WEIGHT || !m.bodies.iter().all(is_named) {
             return Err(Rejected::BadBatch);
         }
         if !self.has_room(m.seq, self.would_bring(&m.batch, &m.bodies)) {
@@ -135,7 +138,7 @@ impl Agreement {
                 self.suspects.on_proposed(&body.request.digest());
             }
         }
-        self.keep_bodies(&named, m.bodies);
+        self.keep_bodies(m.bodies, weight);
         m.batch
             .requests
             .iter()
@@ -143,10 +146,12 @@ impl Agreement {
         // A batch may have been closed for what is dear in it, or was next. What that comes to is asked of the service, so only where it matters.
         let is_small = m.batch.requests.len() <= self.config.tuning.batch_requests / 2;
         let mut cost = 0_usize;
+        let (mut missing, mut claims) = (Vec::new(), Vec::new());
         for digest in &m.batch.requests {
             let Some(entry) = self.pool.get(digest) else {
                 self.expect_content(m.seq);
                 cost = BATCH_BYTES;
+                missing.push(*digest);
                 continue;
             };
             let (client, weight) = (entry.request().client(), entry.request().weight());
@@ -156,11 +161,24 @@ impl Agreement {
             let long = self.config.tuning.inline_bytes;
             if let Some((claim, is_next)) = entry.claimed() {
                 let is_sample = is_next && entry.request().op().len() <= long;
-                let (held, now) = (self.pace.may_hold(m.seq), self.now.mono);
-                self.judge
-                    .on_claim_proposed(m.seq, claim, is_sample, held, now);
+                let held = self.pace.may_hold(m.seq);
+                claims.push(NamedClaim {
+                    claim,
+                    is_sample,
+                    held,
+                    full_at: None,
+                });
             }
             self.pool.served(&client, weight, long, self.now.mono);
+        }
+        let now = self.now.mono;
+        // What others' votes have told of before, or a new view has selected, the primary may lack the clients' word for.
+        if !missing.is_empty() && known.is_none() {
+            self.judge.on_lacking(m.seq, missing, claims, now);
+        } else if !self.judge.withheld.lacked(m.seq) {
+            for named in claims {
+                self.judge.on_claim_proposed(m.seq, named, now);
+            }
         }
         let has_room = is_small && cost <= BATCH_BYTES / 4;
         let requests = m.batch.requests.iter();
@@ -202,16 +220,24 @@ impl Agreement {
         Ok(distinct)
     }
 
-    /// Keeps the relayed requests that the batch names.
-    fn keep_bodies(&mut self, named: &DigestSet, bodies: Vec<Arc<AuthRequest>>) {
+    /// Keeps the relayed requests that are not here yet, of so many bytes together.
+    fn keep_bodies(&mut self, bodies: Vec<Arc<AuthRequest>>, weight: usize) {
         // What was taken in unchecked may have come with another signature.
         let digests: Vec<Digest> = bodies.iter().map(|body| body.request.digest()).collect();
         self.are_checked(&digests);
         let news = bodies.into_iter().filter(|body| {
-            let digest = body.request.digest();
-            named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)
+            let known = self.pool.get(&body.request.digest());
+            !known.is_some_and(|e| e.authentic)
         });
-        let news: Vec<Arc<AuthRequest>> = news.collect();
+        let mut news: Vec<Arc<AuthRequest>> = news.collect();
+        // They are parts of the message that they came in, which stays as long as any of them. A primary may say the same thing again and again with one of them each time.
+        let is_new = |body: &&Arc<AuthRequest>| self.pool.get(&body.request.digest()).is_none();
+        let new = news.iter().filter(is_new);
+        let new: usize = new.map(|body| body.request.weight()).sum();
+        if 2 * new < weight {
+            news.iter_mut()
+                .for_each(|body| *body = Arc::new(body.detached()));
+        }
         self.meet_guests(&news);
         let authentic = self.are_authentic(&news);
         for (body, authentic) in news.into_iter().zip(authentic) {
@@ -281,6 +307,7 @@ impl Agreement {
             named.for_each(|d| self.pool.mark_ordered(d));
         }
         self.note_guests(&batch);
+        self.judge_content(seq);
         self.judge.pipeline.on_accepted(seq, self.now.mono);
         self.set_stage(seq, Stage::Accepted);
         self.vote(seq, proposal.digest);

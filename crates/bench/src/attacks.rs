@@ -68,6 +68,7 @@ enum Case {
     LeapingPrimary,
     DawdlingPrimary,
     LingeringPrimary,
+    BarePrimary,
 }
 
 impl Case {
@@ -79,16 +80,17 @@ impl Case {
             Case::LeapingPrimary,
             Case::DawdlingPrimary,
             Case::LingeringPrimary,
+            Case::BarePrimary,
         ];
         by_clients.chain(others).collect()
     }
 
     /// Whether the primary attacks: it is left for good, so that each round takes a new group.
     fn is_primary(self) -> bool {
-        use Case::{DawdlingPrimary, LeapingPrimary, LingeringPrimary, SlowPrimary};
+        use Case::{BarePrimary, DawdlingPrimary, LeapingPrimary, LingeringPrimary, SlowPrimary};
         matches!(
             self,
-            SlowPrimary | LeapingPrimary | DawdlingPrimary | LingeringPrimary
+            SlowPrimary | LeapingPrimary | DawdlingPrimary | LingeringPrimary | BarePrimary
         )
     }
 
@@ -102,6 +104,7 @@ impl Case {
             Case::LeapingPrimary => "primary: leaps".into(),
             Case::DawdlingPrimary => "primary: dawdles".into(),
             Case::LingeringPrimary => "primary: lingers".into(),
+            Case::BarePrimary => "primary: bare".into(),
         }
     }
 }
@@ -248,7 +251,8 @@ impl<'a> Bench<'a> {
             Case::SlowPrimary
             | Case::LeapingPrimary
             | Case::DawdlingPrimary
-            | Case::LingeringPrimary => self.slow_primary(case, peace).await,
+            | Case::LingeringPrimary
+            | Case::BarePrimary => self.slow_primary(case, peace).await,
         };
         let measured = result.with_context(|| case.name())?;
         self.tell(case, round, &measured);
@@ -372,6 +376,7 @@ impl Attacked {
             Case::LeapingPrimary => Some((0, Fault::Leap)),
             Case::DawdlingPrimary => Some((0, Fault::Dawdle)),
             Case::LingeringPrimary => Some((0, Fault::Linger)),
+            Case::BarePrimary => Some((0, Fault::Bare)),
         };
         let attackers = match case {
             Case::ByClients(_) => ATTACKERS * options.rounds,

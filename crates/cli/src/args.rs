@@ -119,7 +119,7 @@ pub struct Up {
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     pub capacity: Option<u64>,
     /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, leap, corrupt-state, mutate, restless,
-    /// flood, mislead, shirk, starve, withhold, dawdle, linger. Repeatable.
+    /// flood, mislead, shirk, starve, withhold, dawdle, linger, bare. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
     /// Make a new group without key holders: processes apart from the replicas that have the keys by which these are known, so that the keys of

@@ -68,11 +68,13 @@ pub enum Fault {
     Dawdle,
     /// As primary makes each proposal 4 ms late: so little that only a comparison with other primaries shows it.
     Linger,
+    /// As primary proposes requests without their content, and gives that 65 ms after it is asked for it.
+    Bare,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 16] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -88,6 +90,7 @@ impl Fault {
         Fault::Withhold,
         Fault::Dawdle,
         Fault::Linger,
+        Fault::Bare,
     ];
 
     /// The name on the command line and in reports.
@@ -108,6 +111,7 @@ impl Fault {
             Fault::Withhold => "withhold",
             Fault::Dawdle => "dawdle",
             Fault::Linger => "linger",
+            Fault::Bare => "bare",
         }
     }
 }
@@ -153,6 +157,8 @@ const SLOW_MS: (u64, u64) = (300, 900);
 /// That of [`Fault::Dawdle`], and of [`Fault::Linger`].
 const DAWDLE_MS: u64 = 15;
 const LINGER_MS: u64 = 4;
+/// How late [`Fault::Bare`] gives what it is asked for: soon enough that no client asks again.
+const BARE_MS: u64 = 65;
 
 /// What a faulty replica knows of its group.
 #[derive(Clone, Debug)]
@@ -177,14 +183,7 @@ pub struct Faulty {
 
 impl Faulty {
     /// The replica `me` with its own `key`. Equal seeds give equal misbehaviour.
-    pub fn new(
-        fault: Fault,
-        quorum: Quorum,
-        me: ReplicaId,
-        key: impl Into<Signer>,
-        seed: u64,
-    ) -> Faulty {
-        let key = key.into();
+    pub fn new(fault: Fault, quorum: Quorum, me: ReplicaId, key: Signer, seed: u64) -> Faulty {
         Faulty {
             fault,
             identity: Identity { quorum, me, key },
@@ -229,6 +228,7 @@ impl Faulty {
             Fault::Withhold => withhold(message),
             Fault::Dawdle => late(message, DAWDLE_MS),
             Fault::Linger => late(message, LINGER_MS),
+            Fault::Bare => bare(message),
         }
     }
 
@@ -246,7 +246,8 @@ impl Faulty {
             | Fault::Starve
             | Fault::Withhold
             | Fault::Dawdle
-            | Fault::Linger => now(message),
+            | Fault::Linger
+            | Fault::Bare => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -255,6 +256,18 @@ impl Faulty {
 
     fn slowness(&mut self) -> u64 {
         SLOW_MS.0 + below(&mut self.rng, SLOW_MS.1 - SLOW_MS.0)
+    }
+}
+
+/// A proposal's content comes by itself, late.
+fn bare(message: PeerMessage) -> Sent<PeerMessage> {
+    match message {
+        PeerMessage::PrePrepare(mut m) => {
+            m.bodies.clear();
+            now(PeerMessage::PrePrepare(m))
+        }
+        body @ PeerMessage::Body(_) => Vec::from([(body, BARE_MS)]),
+        other => now(other),
     }
 }
 

@@ -445,6 +445,12 @@ impl Knobs {
                     Adversary::Fault(d.pick(&[Fault::Starve, Fault::Withhold, Fault::Dawdle]));
             }
         }
+        let mut d = Dice::new(seed, 28);
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(80) {
+                *adversary = Adversary::Fault(d.pick(&[Fault::Linger, Fault::Bare]));
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));
@@ -492,5 +498,24 @@ fn draw_adversaries(k: &mut Knobs, d: &mut Dice) {
             _ => Adversary::Fault(d.pick(&FAULTS)),
         };
         k.adversaries.push((ReplicaId(id), kind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds reach all behaviours; floods are for seeds that look at memory, and drawn there.
+    #[test]
+    fn all_behaviours_are_drawn() {
+        let drawn: Vec<Knobs> = (0..4_000).map(Knobs::draw).collect();
+        for fault in Fault::ALL {
+            let has = |k: &Knobs| {
+                let mut kinds = k.adversaries.iter().map(|(_, kind)| kind);
+                kinds.any(|kind| matches!(kind, Adversary::Fault(its) if *its == fault))
+            };
+            let count = drawn.iter().filter(|k| has(k)).count();
+            assert!(count >= 20 || fault == Fault::Flood, "{fault}: {count}");
+        }
     }
 }

@@ -103,6 +103,7 @@ scenarios! {
     adversaries::leaping_primary
     adversaries::dawdling_primary
     adversaries::lingering_primary
+    adversaries::bare_primary
     adversaries::starving_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

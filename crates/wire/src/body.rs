@@ -36,6 +36,14 @@ impl Body {
         &self.bytes
     }
 
+    /// The same in memory of its own: not in that of the message that it came in.
+    pub(crate) fn detached(&self) -> Body {
+        Body {
+            bytes: Bytes::copy_from_slice(&self.bytes),
+            pieces: self.pieces.clone(),
+        }
+    }
+
     /// Whether it is so long as to be hashed in pieces.
     pub fn is_long(&self) -> bool {
         self.pieces.is_some()

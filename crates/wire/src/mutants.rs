@@ -199,6 +199,8 @@ mutants! {
         "what a backup passes on of a client with wrong MACs needs no signature" ""
     LatenessForgiven "lateness-forgiven"
         "a primary that delays each request for a few milliseconds is not left for that" "Aardvark, NSDI 2009; Prime, DSN 2008"
+    ContentUnjudged "content-unjudged"
+        "a primary that proposes small requests without their content, and gives it late, is not left for that" "Prime, DSN 2008"
     SpoiltProposedAgain "spoilt-proposed-again"
         "a primary proposes anew, whenever it leads, what others could not tell to be its client's" ""
     ManyForgiven "many-forgiven"

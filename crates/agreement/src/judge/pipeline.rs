@@ -67,7 +67,9 @@ impl Pipeline {
     /// The primary has proposed something.
     pub fn on_proposed(&mut self, seq: Seq, now: Millis) {
         self.highest = self.highest.max(seq);
-        self.places.entry(seq).or_default().proposed = Some(now);
+        let place = self.places.entry(seq).or_default();
+        // Said again it is no newer.
+        place.proposed.get_or_insert(now);
     }
 
     /// This replica votes for a proposal, when that is on disk.

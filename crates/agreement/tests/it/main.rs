@@ -24,3 +24,4 @@ mod traps;
 mod turns;
 mod two_new_views;
 mod vouched;
+mod withheld;

@@ -133,6 +133,7 @@ fn the_attacks_run() {
         "primary: leaps",
         "primary: dawdles",
         "primary: lingers",
+        "primary: bare",
     ];
     assert_eq!(names, expected);
     for row in rows {

@@ -16,8 +16,8 @@ use quorate_wire::{
 
 use super::*;
 use crate::client::client_key;
+use crate::keys::standing_signer;
 use crate::knobs::Adversary;
-use crate::server::key_of;
 
 /// A primary that tells two stories loses its office, and nobody executes two things at one place.
 pub(super) fn equivocating_primary() -> Outcome {
@@ -76,6 +76,11 @@ pub(super) fn dawdling_primary() -> Outcome {
 /// So is one that makes them late by less than machines that have much to do.
 pub(super) fn lingering_primary() -> Outcome {
     late_primary(Fault::Linger)
+}
+
+/// And one that proposes in time, and has all wait for the content of what it proposes.
+pub(super) fn bare_primary() -> Outcome {
+    late_primary(Fault::Bare)
 }
 
 fn late_primary(fault: Fault) -> Outcome {
@@ -446,7 +451,7 @@ pub(super) fn absurd_messages_are_refused() -> Outcome {
             start: (Seq(start), digest),
             selection: vec![digest; selected],
         };
-        PeerMessage::NewView(SignedNewView::sign(body, &key_of(from)).into_inner())
+        PeerMessage::NewView(SignedNewView::sign(body, &standing_signer(from)).into_inner())
     };
     let far = u64::MAX - u64::MAX % 4 - 3;
     let batch = Batch {
@@ -518,7 +523,7 @@ pub(super) fn a_huge_place_is_refused() -> Outcome {
         }],
         preprepared: Vec::new(),
     };
-    let change = SignedViewChange::sign(change, &key_of(from)).into_inner();
+    let change = SignedViewChange::sign(change, &standing_signer(from)).into_inner();
     w.handle(1, Input::Peer(from, PeerMessage::ViewChange(change)))?;
     assert_eq!(rejected(&w, 1, Rejected::Malformed), 1);
     w.crash(0);

@@ -90,6 +90,7 @@ tests! {
     leaping_primary
     dawdling_primary
     lingering_primary
+    bare_primary
     starving_primary
     a_client_and_a_replica_in_league
     old_requests_are_not_ordered

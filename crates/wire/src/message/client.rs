@@ -193,6 +193,14 @@ impl AuthRequest {
             replier: EVERYONE,
         }
     }
+
+    /// The same in memory of its own. What was read from a message keeps all of that in memory otherwise.
+    #[must_use]
+    pub fn detached(&self) -> AuthRequest {
+        let mut own = self.clone();
+        own.request.body = own.request.body.detached();
+        own
+    }
 }
 
 tagged! {
