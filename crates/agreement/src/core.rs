@@ -778,7 +778,7 @@ impl Agreement {
                 .all(|(a, b)| a.0 <= b.0)
         );
         let n = self.config.quorum.n();
-        assert!(self.proofs.len() <= n * n);
+        assert!(self.proofs.len() <= 2 * n * n);
         assert!(self.active || self.own_change.is_some() || self.is_recovering());
         self.recovery_invariants();
         if before.is_none_or(|b| b.pool != now.pool) {

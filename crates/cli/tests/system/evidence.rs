@@ -59,6 +59,39 @@ fn a_donor_that_lies_is_convicted() {
     assert!(certificate.contains("Checkpoint"), "{certificate}");
 }
 
+/// In a group as it is by default, where votes have MACs and key holders certify the keys of an epoch, what is signed are the words of view changes: who says two things there is
+/// convicted by these, before everyone with the group file.
+#[test]
+fn two_words_of_a_view_change_convict() {
+    if !require_fuse() {
+        return;
+    }
+    let setup = Setup::new(4).key_holders().fault(3, "equivocate");
+    let mut group = setup.start();
+    let mount = group.mount();
+    let mut round = 0_u8;
+    eventually("a proof is found", || {
+        let primary = round % 3;
+        group.kill(primary);
+        fs::write(mount.path().join(format!("file-{round}")), b"content").expect("a file");
+        group.start_replica(primary);
+        group.wait_until_they_agree(&[0, 1, 2]);
+        round += 1;
+        !list(&group).is_empty()
+    });
+    mount.unmount();
+    for one in &list(&group) {
+        assert_eq!(one["proved"], true, "{one:#?}");
+        assert_eq!(one["about"]["replica"], 3, "{one:#?}");
+        let kind = one["about"]["kind"].as_str().expect("a kind");
+        assert!(["view-change", "new-view"].contains(&kind), "{kind}");
+        let file = PathBuf::from(one["file"].as_str().expect("a file"));
+        let said = run(evidence("verify", &group.file()).arg(&file));
+        let said: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(said["about"], one["about"]);
+    }
+}
+
 /// A primary gives one place to two batches, and has signed both: the others keep the proof. It convicts the primary before
 /// everyone with the group file; a file that was changed, or another group's file, convicts nobody.
 #[test]
