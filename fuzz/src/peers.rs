@@ -287,9 +287,10 @@ impl Known {
     }
 
     fn fetch(&self, choices: &mut Choices) -> Fetch {
-        match choices.below(3) {
+        match choices.below(4) {
             0 => Fetch::Batch(choices.of(&self.digests)),
             1 => Fetch::Request(request(choices.byte() % REQUESTS).request.digest()),
+            2 => Fetch::Small(request(choices.byte() % REQUESTS).request.digest()),
             _ => {
                 let known = choices.below(self.changes.len().max(1));
                 let digest = self.changes.get(known).map(SignedViewChange::digest);
@@ -305,7 +306,7 @@ impl Known {
                 let batch = self.batches.iter().find(|b| b.digest() == *digest)?.clone();
                 Some(PeerMessage::Batch(BatchBody { batch }))
             }
-            Fetch::Request(digest) => {
+            Fetch::Request(digest) | Fetch::Small(digest) => {
                 let mut requests = (0..REQUESTS).map(request);
                 requests
                     .find(|r| r.request.digest() == *digest)

@@ -466,6 +466,25 @@ impl Agreement {
         }
     }
 
+    /// Another replica has voted for a proposal that came here without all that it names, so it has that. Where it is small the primary has withheld it from this
+    /// replica, and may go on to do so.
+    pub(crate) fn ask_voter(&mut self, voter: ReplicaId, seq: Seq) {
+        if voter == self.primary() || !self.judge.withheld.lacked(seq) {
+            return;
+        }
+        let slot = self.slots.get(&seq);
+        let proposal = slot.and_then(|slot| slot.proposal.filter(|p| p.stage == Stage::Proposed));
+        let batch = proposal.and_then(|p| slot?.batches.get(&p.digest));
+        let Some(missing) = batch.map(|batch| self.pool.missing(&batch.requests)) else {
+            return;
+        };
+        for digest in missing.into_iter().take(FETCHES_AT_ONCE) {
+            self.asked.insert(digest);
+            let ask = PeerMessage::Fetch(Fetch::Small(digest));
+            self.out.push_back(Output::Send(voter, ask));
+        }
+    }
+
     /// What was executed at a place: the batch's digest, and its content, as far as it is here. Until a checkpoint at that place or beyond is stable.
     pub fn executed_at(&self, seq: Seq) -> Option<(Digest, Option<Content>)> {
         let slot = self.slots.get(&seq).filter(|_| seq <= self.executed)?;
@@ -493,6 +512,14 @@ impl Agreement {
                         batch: (**b).clone(),
                     })
                 })
+            }
+            Fetch::Small(digest) => {
+                let (entry, long) = (self.pool.get(&digest), self.config.tuning.inline_bytes);
+                if entry.is_some_and(|e| e.request().op().len() > long) {
+                    // Who asks can't know.
+                    return Ok(());
+                }
+                entry.map(|e| PeerMessage::Body((**e.known()).clone()))
             }
             Fetch::Request(digest) => self
                 .pool

@@ -337,6 +337,9 @@ impl Agreement {
         }
         self.adopt(m.seq, m.digest);
         self.accept(m.seq);
+        if m.view == self.view {
+            self.ask_voter(from, m.seq);
+        }
         self.advance_slot(m.seq);
         Ok(())
     }

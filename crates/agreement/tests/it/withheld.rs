@@ -1,8 +1,8 @@
 //! Proposals without the content that should come with them, and with more than that.
 
 use bytes::Bytes;
-use quorate_agreement::{Agreement, INLINE_BYTES, Input, Millis, Rejected};
-use quorate_wire::message::{AuthRequest, Commit, PeerMessage, Prepare, Status};
+use quorate_agreement::{Agreement, INLINE_BYTES, Input, Millis, Output, Rejected};
+use quorate_wire::message::{AuthRequest, Commit, Fetch, PeerMessage, Prepare, Status};
 use quorate_wire::{Authenticator, Seq, Verified, View};
 
 use crate::support::*;
@@ -112,6 +112,52 @@ fn content_that_is_held_back_is_blamed() {
     }
 }
 
+/// One backup alone lacks the content. It asks the first that has voted, since who has voted has it; and is given what is small at once, since what is long comes from its client.
+#[test]
+fn who_has_voted_is_asked() {
+    let (mut replica, now) = acquainted();
+    let claim = signed_of(50, 100, Bytes::from_static(b"op"));
+    let long = request_of(51, 100, Bytes::from(vec![1; INLINE_BYTES + 1]));
+    let proposal = pre_prepare(now, 21, &[claim.clone(), long.clone()]);
+    let mut bare = proposal.clone();
+    bare.bodies.clear();
+    from_peer(&mut replica, now, 0, PeerMessage::PrePrepare(bare)).unwrap();
+    outputs(&mut replica);
+    let vote = |from: u8| {
+        let (view, seq, digest) = (View(0), Seq(21), proposal.batch.digest());
+        (from, PeerMessage::Prepare(Prepare { view, seq, digest }))
+    };
+    let asks = |replica: &mut Agreement| -> Vec<(u8, Fetch)> {
+        let ask = |output: Output| match output {
+            Output::Send(to, PeerMessage::Fetch(fetch)) => Some((to.0, fetch)),
+            _ => None,
+        };
+        outputs(replica).into_iter().filter_map(ask).collect()
+    };
+    // It may be the one that withholds it.
+    let (from, of_primary) = vote(0);
+    from_peer(&mut replica, now, from, of_primary).unwrap();
+    assert_eq!(asks(&mut replica), []);
+    let (from, of_another) = vote(2);
+    from_peer(&mut replica, now, from, of_another).unwrap();
+    let both = [&claim, &long].map(|r| (2, Fetch::Small(r.request.digest())));
+    assert_eq!(asks(&mut replica), both);
+    from_peer(&mut replica, now, 2, PeerMessage::Body(claim)).unwrap();
+    from_client(&mut replica, now, long.clone()).unwrap();
+    sync(&mut replica, now);
+    let voted =
+        |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Prepare(m)) if m.seq == Seq(21));
+    assert!(outputs(&mut replica).iter().any(voted));
+
+    // What it has itself it gives by the same rule.
+    for (request, is_given) in [(&long, false), (&proposal.bodies[0], true)] {
+        let fetch = PeerMessage::Fetch(Fetch::Small(request.request.digest()));
+        from_peer(&mut replica, now, 3, fetch).unwrap();
+        let gives = |o: &Output| matches!(o, Output::Send(_, PeerMessage::Body(_)));
+        assert_eq!(outputs(&mut replica).iter().any(gives), is_given);
+    }
+}
+
 /// What a proposal brings and does not name is refused with it: it would be thrown away, and what is kept of the message would keep it in memory.
 #[test]
 fn a_proposal_brings_nothing_else() {
@@ -176,11 +222,6 @@ fn a_word_for_another_group_is_none() {
     let proposal = pre_prepare(0, 1, &[elsewhere]);
     from_peer(&mut replica, 0, 0, PeerMessage::PrePrepare(proposal)).unwrap();
     sync(&mut replica, 0);
-    let votes = |o: &quorate_agreement::Output| {
-        matches!(
-            o,
-            quorate_agreement::Output::Broadcast(PeerMessage::Prepare(_))
-        )
-    };
+    let votes = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Prepare(_)));
     assert!(!outputs(&mut replica).iter().any(votes));
 }

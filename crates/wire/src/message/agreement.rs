@@ -237,6 +237,8 @@ tagged! {
         2 => Request(Digest),
         /// A signed VIEW-CHANGE, by the digest in a NEW-VIEW.
         3 => ViewChange(Digest),
+        /// A request, if it is one of the small ones that come with their proposals. What is long is on its way from its client.
+        4 => Small(Digest),
     }
 }
 

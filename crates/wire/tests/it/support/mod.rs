@@ -338,6 +338,7 @@ fn fetch() -> impl Strategy<Value = Fetch> {
         digest().prop_map(Fetch::Batch),
         digest().prop_map(Fetch::Request),
         digest().prop_map(Fetch::ViewChange),
+        digest().prop_map(Fetch::Small),
     ]
 }
 
