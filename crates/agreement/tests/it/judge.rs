@@ -5,9 +5,7 @@ use bytes::Bytes;
 use quorate_agreement::{Agreement, Input, Millis, Output, Rejected};
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{AuthRequest, Commit, PeerMessage, Prepare, Request, Status};
-use quorate_wire::{
-    Authenticator, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
-};
+use quorate_wire::{Authenticator, ReplicaId, RequestNumber, Seq, SessionId, Verified, View};
 
 /// The primary of view 0 proposes, and the batch commits so much later.
 fn order(replica: &mut Agreement, ms: Millis, took: Millis, seq: u64, requests: &[AuthRequest]) {

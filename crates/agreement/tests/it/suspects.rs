@@ -6,7 +6,7 @@ use quorate_agreement::{
     Agreement, CLIENT_KEYS_LAST_MS, Checks, Input, Millis, Output, Record, Rejected,
 };
 use quorate_wire::message::{AuthRequest, Commit, PeerMessage, PrePrepare, Prepare};
-use quorate_wire::{Authenticator, LogIndex, Mac, MacKey, Seq, View};
+use quorate_wire::{Authenticator, Mac, MacKey, Seq, View};
 
 /// The time at which a replica knows whose fault a wrong MAC is.
 const LATE: Millis = 40_000;
