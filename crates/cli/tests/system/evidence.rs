@@ -71,10 +71,11 @@ fn two_words_of_a_view_change_convict() {
     let mount = group.mount();
     let mut round = 0_u8;
     eventually("a proof is found", || {
+        // A primary that starts again hands its view over.
         let primary = round % 3;
         group.kill(primary);
-        fs::write(mount.path().join(format!("file-{round}")), b"content").expect("a file");
         group.start_replica(primary);
+        fs::write(mount.path().join(format!("file-{round}")), b"content").expect("a file");
         group.wait_until_they_agree(&[0, 1, 2]);
         round += 1;
         !list(&group).is_empty()

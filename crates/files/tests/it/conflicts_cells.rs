@@ -142,6 +142,9 @@ fn scopes(name: &str, whose: &str, action: &Action, now: Time) -> Vec<Scope> {
         (_, "of its objects", Action::WithAttrs(op)) => {
             return op.objects.iter().copied().map(of).collect();
         }
+        (_, "of its objects", Action::Accessed(op)) => {
+            return op.objects.iter().map(|seen| of(seen.ino)).collect();
+        }
         _ => panic!("what is this of {action:?}: {name} {whose}"),
     };
     vec![one]
