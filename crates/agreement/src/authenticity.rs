@@ -200,28 +200,25 @@ impl Agreement {
         let Authenticator::Signed(shared) = &request.auth else {
             return false;
         };
-        let (client, digest) = (request.request.client(), request.request.digest());
-        let (root, signature) = (
-            shared.root(self.config.keys.group(), &digest),
-            shared.signature(),
-        );
-        if !self.is_member(&client) {
+        let signed = self.signed(&request.request, shared);
+        let (client, root, signature) = &signed;
+        if !self.is_member(client) {
             return false;
         }
-        if let Some(is_right) = self.verdict(&(client, root, *signature)) {
+        if let Some(is_right) = self.verdict(&signed) {
             if is_right {
-                self.remember(shared, &(client, root, *signature));
+                self.remember(shared, &signed);
             }
             return is_right;
         }
         self.checks.alone += 1;
-        let checked = match self.identity(&client) {
-            Some(identity) => identity.verify(&root, signature),
-            None => client.verify(&root, signature),
+        let checked = match self.identity(client) {
+            Some(identity) => identity.verify(root, signature),
+            None => client.verify(root, signature),
         };
         let is_right = checked.is_ok();
         if is_right {
-            self.remember(shared, &(client, root, *signature));
+            self.remember(shared, &signed);
         }
         is_right
     }
@@ -238,8 +235,7 @@ impl Agreement {
         if !self.is_member(&client) || !is_known && self.checked.len() == 0 {
             return None;
         }
-        let root = its.root(self.config.keys.group(), &request.digest());
-        self.verdict(&(client, root, *its.signature()))
+        self.verdict(&self.signed(request, its))
     }
 
     /// Whether it is one of the group's clients, a guest that is known, or a replica's identity. Links prove it; a signature alone proves that somebody has the key.
@@ -368,11 +364,7 @@ impl Agreement {
         if !self.is_member(&client) {
             return Known::Already(false);
         }
-        let signed = (
-            client,
-            its.root(self.config.keys.group(), &request.digest()),
-            *its.signature(),
-        );
+        let signed = self.signed(request, its);
         // A chip's signature is of another kind than those that are checked together.
         if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
             return Known::Already(identity.verify(&signed.1, &signed.2).is_ok());

@@ -11,9 +11,10 @@ use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use quorate_wire::message::{AuthRequest, PeerMessage, PrePrepare};
+use quorate_wire::message::{AuthRequest, PeerMessage, PrePrepare, Request};
 use quorate_wire::{
-    Authentication, Authenticator, ClientId, Digest, ReplicaId, Seq, Signature, View,
+    Authentication, Authenticator, ClientId, Digest, ReplicaId, Seq, SharedSignature, Signature,
+    View,
 };
 
 use crate::core::Agreement;
@@ -133,21 +134,23 @@ impl Agreement {
         open
     }
 
+    /// Whose signature that of a request is, and what it is over in this group.
+    pub(crate) fn signed(&self, request: &Request, its: &SharedSignature) -> Signed {
+        let root = its.root(self.config.keys.group(), &request.digest());
+        (request.client(), root, *its.signature())
+    }
+
     /// A request's signature, if it has one of which it is not known whether it is right.
     fn unknown(&self, request: &AuthRequest) -> Option<Signed> {
         let Authenticator::Signed(its) = &request.auth else {
             return None;
         };
-        let (client, digest) = (request.request.client(), request.request.digest());
+        let client = request.request.client();
         // What replicas' identities sign comes seldom, and may be of another kind.
         if self.replica_of_identity(&client).is_some() {
             return None;
         }
-        let signed = (
-            client,
-            its.root(self.config.keys.group(), &digest),
-            *its.signature(),
-        );
+        let signed = self.signed(&request.request, its);
         self.verdict(&signed).is_none().then_some(signed)
     }
 

@@ -204,11 +204,7 @@ impl Agreement {
             }
             // Wrong ones cost as much: they are as much work.
             budget.spend(ONE as usize);
-            let signed = (
-                client,
-                shared.root(self.config.keys.group(), &request.digest()),
-                *shared.signature(),
-            );
+            let signed = self.signed(request, shared);
             let is_right = self.verdict(&signed);
             if is_right.unwrap_or_else(|| client.verify(&signed.1, &signed.2).is_ok()) {
                 self.guests.show(client);

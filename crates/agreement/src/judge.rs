@@ -213,12 +213,13 @@ impl Judge {
         &mut self,
         seq: Seq,
         missing: Vec<Digest>,
-        claims: Vec<NamedClaim>,
+        mut claims: Vec<NamedClaim>,
         now: Millis,
     ) {
+        let full_at = Some(self.full_at);
+        claims.iter_mut().for_each(|named| named.full_at = full_at);
         let lacking = Lacking {
             since: now,
-            full_at: self.full_at,
             missing,
             claims,
         };
@@ -457,12 +458,8 @@ impl Agreement {
             came.any(|e| e.request().op().len() <= long) && !is_on(Mutant::ContentUnjudged);
         let allowance = self.judge.allowance(self.config.timeout_ms);
         let judge = &mut self.judge;
-        for named in lacking.claims {
-            let named = NamedClaim {
-                is_sample: named.is_sample && is_withheld,
-                full_at: Some(lacking.full_at),
-                ..named
-            };
+        for mut named in lacking.claims {
+            named.is_sample &= is_withheld;
             judge.on_claim_proposed(seq, named, now);
         }
         if is_withheld && judge.knows_enough() {

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use quorate_files::op::{Accessed, MAX_ACCESSED_AT_ONCE, Seen};
 use quorate_files::{Attr, Ino, Stamp, Who, is_access_due};
 use tokio::runtime::Handle;
 
 use crate::volume::Volume;
+use crate::wall;
 
 /// For how long what was read waits for more.
 const GATHERED_FOR: Duration = Duration::from_secs(1);
@@ -85,14 +86,9 @@ impl Accesses {
     }
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "whether a time of access is a day old; the group judges by agreed time"
-)]
+/// Whether a time of access is a day old is for the group to say, by agreed time: this is not to ask in vain.
 fn now() -> Stamp {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = wall::now();
     Stamp {
         secs: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanos: now.subsec_nanos(),

@@ -12,6 +12,7 @@ pub mod fuse;
 mod let_in;
 pub mod session;
 pub mod volume;
+mod wall;
 
 pub use accesses::Accesses;
 pub use let_in::LetIn;

@@ -26,8 +26,6 @@ pub(crate) struct NamedClaim {
 #[derive(Clone, Debug)]
 pub(crate) struct Lacking {
     pub since: Millis,
-    /// When there last was no place for another batch, by then.
-    pub full_at: Millis,
     pub missing: Vec<Digest>,
     pub claims: Vec<NamedClaim>,
 }

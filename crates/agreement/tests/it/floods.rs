@@ -42,21 +42,6 @@ fn proposed(replica: &mut Agreement) -> Vec<PrePrepare> {
     proposals.collect()
 }
 
-/// The others agree with what a primary has proposed, up to the end.
-fn agree(replica: &mut Agreement, m: &PrePrepare, ms: u64) {
-    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
-    sync(replica, ms);
-    for from in [1, 2, 3] {
-        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
-        let _ = from_peer(replica, ms, from, vote);
-    }
-    sync(replica, ms);
-    for from in [1, 2, 3] {
-        let vote = PeerMessage::Commit(Commit { view, seq, digest });
-        let _ = from_peer(replica, ms, from, vote);
-    }
-}
-
 /// A client has thousands of requests with the primary; another's one is in the next batch that goes out.
 #[test]
 fn one_client_does_not_keep_another_out() {
@@ -67,7 +52,7 @@ fn one_client_does_not_keep_another_out() {
     let before = proposed(&mut primary);
     let late = request_of(51, 1, Bytes::new());
     flood(&mut primary, late.clone()).unwrap();
-    agree(&mut primary, &before[0], 1);
+    agree(&mut primary, [1, 2, 3], &before[0], 1);
     let next = proposed(&mut primary).remove(0);
     assert!(next.batch.requests.contains(&late.request.digest()));
     assert!(next.batch.requests.len() > 1, "and what waits longer");
@@ -226,7 +211,7 @@ fn what_a_backup_shows_goes_first() {
             Err(Rejected::Duplicate)
         );
     }
-    agree(&mut primary, &batches[0], 1);
+    agree(&mut primary, [1, 2, 3], &batches[0], 1);
     let next = proposed(&mut primary).remove(0);
     let first = (1_900..=2_000)
         .filter(|number| named(&next, *number))
@@ -250,7 +235,7 @@ fn enough_is_open() {
     while primary.has_enough_of(&client, true) {
         for batch in proposed(&mut primary) {
             done += batch.batch.requests.len();
-            agree(&mut primary, &batch, 1);
+            agree(&mut primary, [1, 2, 3], &batch, 1);
         }
     }
     assert!((128..=257).contains(&done), "{done}");
@@ -318,7 +303,9 @@ fn a_primary_waits_for_checkpoints() {
         if batches.is_empty() {
             break;
         }
-        batches.iter().for_each(|m| agree(&mut primary, m, 1));
+        batches
+            .iter()
+            .for_each(|m| agree(&mut primary, [1, 2, 3], m, 1));
     }
     let executed = primary.standing().executed;
     assert!(executed < Seq(256), "the window's end is not what stops it");

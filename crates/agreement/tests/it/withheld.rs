@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_agreement::{Agreement, INLINE_BYTES, Input, Millis, Output, Rejected};
-use quorate_wire::message::{AuthRequest, Commit, Fetch, PeerMessage, Prepare, Status};
+use quorate_wire::message::{AuthRequest, Fetch, PeerMessage, Prepare, Status};
 use quorate_wire::{Authenticator, Seq, Verified, View};
 
 use crate::support::*;
@@ -15,22 +15,8 @@ fn signed_of(client: u8, number: u64, op: Bytes) -> AuthRequest {
     signed
 }
 
-/// The others vote for a proposal, as it came.
-fn commit(replica: &mut Agreement, ms: Millis, m: &PeerMessage) {
-    let PeerMessage::PrePrepare(m) = m else {
-        panic!("{m:?}")
-    };
-    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
-    for from in [0, 2, 3] {
-        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
-        let _ = from_peer(replica, ms, from, vote);
-    }
-    sync(replica, ms);
-    for from in [0, 2, 3] {
-        let vote = PeerMessage::Commit(Commit { view, seq, digest });
-        let _ = from_peer(replica, ms, from, vote);
-    }
-}
+/// The others than this backup.
+const OTHERS: [u8; 3] = [0, 2, 3];
 
 /// A backup to which its primary has been quick, and which hears of another one that its primary is no good.
 fn acquainted() -> (Agreement, Millis) {
@@ -38,10 +24,9 @@ fn acquainted() -> (Agreement, Millis) {
     for seq in 1..=20 {
         let ms = seq * 10;
         let op = signed_of(50, seq, Bytes::from_static(b"op"));
-        let m = PeerMessage::PrePrepare(pre_prepare(ms, seq, &[op]));
-        from_peer(&mut replica, ms, 0, m.clone()).unwrap();
-        sync(&mut replica, ms);
-        commit(&mut replica, ms, &m);
+        let m = pre_prepare(ms, seq, &[op]);
+        from_peer(&mut replica, ms, 0, PeerMessage::PrePrepare(m.clone())).unwrap();
+        agree(&mut replica, OTHERS, &m, ms);
     }
     outputs(&mut replica);
     let PeerMessage::Status(said) = status(0, true, 0) else {
@@ -101,7 +86,7 @@ fn content_that_is_held_back_is_blamed() {
             if replica.standing().view > View(0) {
                 break;
             }
-            commit(&mut replica, now, &PeerMessage::PrePrepare(proposal));
+            agree(&mut replica, OTHERS, &proposal, now);
             let seq = Seq(number - 79);
             assert!(replica.standing().committed >= seq, "{seq:?}");
             wait(&mut replica, now, pause);

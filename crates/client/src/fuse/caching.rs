@@ -3,11 +3,12 @@
 //! NFS clients have options for this, and so these are named: `acregmin` and the like, `sync`, `noac`. What an open or a lock
 //! promises (close-to-open) holds with any of them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use quorate_files::{Attr, Kind};
 
 use super::TTL;
+use crate::wall;
 
 /// An object that has not changed for so many times as long is likely not to change for so long.
 const AGE_DIVISOR: u32 = 10;
@@ -47,8 +48,9 @@ pub struct Caching {
     pub sync: bool,
     /// Whether each read of a file that is open asks first whether the file has changed.
     pub validate_reads: bool,
-    /// Whether reading changes times of access, by the rule of `relatime`; and of directories.
+    /// Whether reading changes times of access, by the rule of `relatime`.
     pub accesses: bool,
+    /// And those of directories, where it does.
     pub accesses_of_directories: bool,
 }
 
@@ -75,7 +77,7 @@ impl Caching {
         if lifetime.least == lifetime.most {
             return lifetime.least;
         }
-        lifetime.of_age(age(attr, now()))
+        lifetime.of_age(age(attr, wall::now()))
     }
 
     /// A name.
@@ -98,16 +100,6 @@ impl Caching {
 fn age(attr: &Attr, now: Duration) -> Duration {
     let changed = u64::try_from(attr.ctime.secs).unwrap_or(0);
     now.saturating_sub(Duration::new(changed, attr.ctime.nanos.min(999_999_999)))
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how old something is, is a guess within fixed bounds"
-)]
-fn now() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -46,6 +46,13 @@ pub struct MountOptions {
     pub caching: Caching,
 }
 
+impl MountOptions {
+    /// Whether reading changes times of access. What is mounted by credentials, or can't be changed, keeps them.
+    fn has_accesses(&self, is_guest: bool) -> bool {
+        self.caching.accesses && !self.read_only && !is_guest
+    }
+}
+
 /// Why a volume can't be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -144,8 +151,7 @@ pub fn mount_from(
         .build()
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
     let mut caching = options.caching;
-    // What is mounted by credentials, or can't be changed, keeps its times of access.
-    caching.accesses &= !options.read_only && start.acting().is_none();
+    caching.accesses = options.has_accesses(start.acting().is_some());
     caching.accesses_of_directories &= caching.accesses;
     let core = Core::new(volume, start, caching, runtime.handle().clone());
     let front = Front::new(core.clone(), runtime.handle().clone());
@@ -431,7 +437,7 @@ fn config(options: &MountOptions, is_guest: bool) -> Result<Config, MountError> 
     if options.read_only {
         mount_options.push(MountOption::RO);
     }
-    if !options.caching.accesses {
+    if !options.has_accesses(is_guest) {
         mount_options.push(MountOption::NoAtime);
     }
     if options.no_exec {

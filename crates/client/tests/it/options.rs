@@ -234,10 +234,6 @@ fn the_kernel_refuses_what_it_is_to_refuse() {
     let options = MountOptions {
         read_only: true,
         no_exec: true,
-        caching: Caching {
-            accesses: false,
-            ..Caching::default()
-        },
         ..MountOptions::default()
     };
     let strict = group.mount_with(2, options);

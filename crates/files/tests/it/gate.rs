@@ -1,7 +1,7 @@
 //! What guests may do and not do: the cases in which systems of this kind have failed.
 
 use crate::common::Result;
-use crate::sharing::{MEMBER, Volume, key, public, refused, terms};
+use crate::sharing::{MEMBER, Volume, key, lock, public, refused, terms};
 use bytes::Bytes;
 use quorate_credential::{Caveat, ObjectId, Rights};
 use quorate_execution::graph::{Conflicts, Graph};
@@ -118,18 +118,7 @@ fn rights_are_what_they_say() -> Result<()> {
         assert_eq!(attr.mode & 0o222, 0, "{:?}", entry.name);
     }
     // An exclusive lock is for who may write.
-    let lock = |kind| {
-        Action::Lock(Lock {
-            handle,
-            space: LockSpace::Flock,
-            owner: 1,
-            pid: 1,
-            start: 0,
-            end: u64::MAX,
-            kind,
-            test: false,
-        })
-    };
+    let lock = |kind| lock(handle, kind, false);
     refused(v.run(BOB, lock(LockKind::Write)), Errno::EACCES);
     v.run(BOB, lock(LockKind::Read))?;
     v.run(BOB, lock(LockKind::Unlock))?;

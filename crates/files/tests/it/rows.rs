@@ -10,7 +10,7 @@ use quorate_files::{Action, Answer, Errno, Handle, Ino, Kind, Nothing};
 use quorate_wire::{Decode, DecodeError, Digest, Reader};
 
 use crate::common::{Result, set_attr};
-use crate::sharing::{MEMBER, Volume, public, terms};
+use crate::sharing::{MEMBER, Volume, lock, public, terms};
 
 const BOB: u8 = 1;
 /// Gives nothing with an object: a credential without any right would be none.
@@ -110,19 +110,6 @@ fn copy(from: Ino, to: Ino, to_offset: u64) -> Action {
         to: Target::Ino(to),
         to_offset,
         len: 1,
-    })
-}
-
-fn lock(handle: Handle, kind: LockKind, test: bool) -> Action {
-    Action::Lock(Lock {
-        handle,
-        space: LockSpace::Flock,
-        owner: 1,
-        pid: 1,
-        start: 0,
-        end: u64::MAX,
-        kind,
-        test,
     })
 }
 

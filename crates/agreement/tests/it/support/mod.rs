@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected, Tuning};
 use quorate_wire::message::{
-    AuthRequest, Batch, NewView, PeerMessage, PrePrepare, Request, SignedNewView, SignedViewChange,
-    Status, ViewChange, Vote,
+    AuthRequest, Batch, Commit, NewView, PeerMessage, PrePrepare, Prepare, Request, SignedNewView,
+    SignedViewChange, Status, ViewChange, Vote,
 };
 use quorate_wire::{
     Authentication, Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
@@ -213,6 +213,21 @@ pub fn persist_up_to(replica: &mut Agreement, ms: Millis, wanted: fn(&Record) ->
     let index = last.expect("such a record was written").0;
     let _ = replica.handle(at(ms), Input::Persisted(index));
     replica.invariants();
+}
+
+/// Three replicas agree with what a primary has proposed, up to the end.
+pub fn agree(replica: &mut Agreement, voters: [u8; 3], m: &PrePrepare, ms: Millis) {
+    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+    sync(replica, ms);
+    for from in voters {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        let _ = from_peer(replica, ms, from, vote);
+    }
+    sync(replica, ms);
+    for from in voters {
+        let vote = PeerMessage::Commit(Commit { view, seq, digest });
+        let _ = from_peer(replica, ms, from, vote);
+    }
 }
 
 /// What waits for the disk has waited enough.

@@ -12,7 +12,9 @@ use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window
 use quorate_execution::{Call, Service};
 use quorate_files::answer::{self, KeptGrant, KeptRevocation};
 use quorate_files::op::*;
-use quorate_files::{Action, Admission, Answer, Errno, FileService, Op, Outcome, Who, check};
+use quorate_files::{
+    Action, Admission, Answer, Errno, FileService, Handle, Op, Outcome, Who, check,
+};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::{Digest, KeyPair, PublicKey, SessionId, Time};
 
@@ -28,6 +30,20 @@ pub fn key(number: u8) -> KeyPair {
 
 pub fn public(number: u8) -> PublicKey {
     key(number).public()
+}
+
+/// A lock on a whole file, or a test for one.
+pub fn lock(handle: Handle, kind: LockKind, test: bool) -> Action {
+    Action::Lock(Lock {
+        handle,
+        space: LockSpace::Flock,
+        owner: 1,
+        pid: 1,
+        start: 0,
+        end: u64::MAX,
+        kind,
+        test,
+    })
 }
 
 /// All rights on an object and what is below it, for a long time, to be passed on.
